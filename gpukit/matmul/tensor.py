@@ -11,7 +11,19 @@ from gpukit._host.arrays import address_of, configure_quietly, device_array_of, 
 from gpukit._numba import dtype_of_type
 from gpukit.backend import cuda
 from gpukit.errors import LaunchError
-from gpukit.matmul.align import HIGH_A, HIGH_B, LANES, PLAIN, ROWS, align, align_grid
+from gpukit.matmul.align import (
+    CHUNK,
+    COPY_THREADS,
+    HIGH_A,
+    HIGH_B,
+    LANES,
+    PLAIN,
+    ROWS,
+    align,
+    align_grid,
+    align_rows,
+    make_chunks,
+)
 from gpukit.matmul.cost import TENSOR_SPEEDS, choose_tensor, tensor_time
 from gpukit.matmul.fast import SUM_THREADS, choose_sum
 from gpukit.matmul.formats import FORMATS, Format
@@ -97,12 +109,9 @@ def tensor_launches(flat: Flat, m: int, n: int, name: str, work):
         for operand, rows, along in zip((flat.a, flat.b), (m, n), "NT", strict=True)
     ]
     kind, copied = _choose_kind(found, form, ways, (m, n, flat.k, batch), has_groups)
-    operands = []
-    for which, (rows, way) in enumerate(zip(found, ways, strict=True)):
-        if which in copied:
-            launch, rows = _copy(rows, form, way, f"operand {which}", work)
-            yield launch
-        operands.append(rows)
+    copy = _copy_rows if form.itemsize == 2 else _copy_each
+    copies, operands = copy(found, copied, form, ways, work) if copied else ([], found)
+    yield from copies
     k = operands[0].columns if operands[0].along else operands[0].rows
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
     lines = operands[0].lines(), operands[1].lines()
@@ -173,7 +182,7 @@ def _choose_kind(found: list[Rows], form: Format, ways: tuple, sizes: tuple, has
     def predicted(way):
         kind, copied = way
         lines = tuple(1.0 if which in copied else found[which].lines() for which in (0, 1))
-        return tensor_time(*shape, kind, tuple(found[which].nbytes for which in copied), lines)
+        return tensor_time(*shape, kind, tuple(found[which].nbytes for which in copied), form.itemsize == 2, lines)
 
     return min(ways_to_go, key=predicted)
 
@@ -190,6 +199,33 @@ def _must_copy(rows: Rows, form: Format, way, has_groups):
         return True
     # Tensor copies end anywhere; those of 16 bytes do not.
     return not has_groups and not rows.ends_aligned()
+
+
+def _copy_rows(found: list[Rows], copied: list[int], form: Format, ways, work):
+    """The launch that copies operands of 2 bytes an element, as a list, and what to multiply."""
+    operands, arguments, blocks = list(found), [], []
+    for which in copied:
+        rows = found[which]
+        odd = address_of(rows.flat) // form.itemsize % 2
+        chunks = make_chunks(rows.matrices, rows.rows, rows.columns, odd, rows.pitch, rows.step)
+        pitch = int(chunks.across.value) * CHUNK
+        copy = work.take(f"operand {which}", rows.matrices * rows.rows * pitch, np.uint16)
+        operands[which] = rows._replace(
+            flat=copy.view(dtype_of_type(form.element)), pitch=pitch, step=rows.rows * pitch
+        )
+        arguments += rows.flat.view(np.uint16), copy.view(np.uint32), chunks
+        blocks.append(chunks.blocks)
+    if len(copied) == 1:  # the second operand has no blocks
+        arguments *= 2
+    launch = configure_quietly(align_rows, sum(blocks), COPY_THREADS, work.stream)
+    return [(launch, (*arguments, np.uint32(blocks[0])))], operands
+
+
+def _copy_each(found: list[Rows], copied: list[int], form: Format, ways, work):
+    """The launches that copy operands, one each, and what to multiply."""
+    copies = {which: _copy(found[which], form, ways[which], f"operand {which}", work) for which in copied}
+    operands = [copies[which][1] if which in copies else rows for which, rows in enumerate(found)]
+    return [launch for launch, _ in copies.values()], operands
 
 
 def _copy(rows: Rows, form: Format, way, purpose, work):
@@ -222,9 +258,10 @@ def _group_launches(tile, name, sizes, operands, out, is_total, wide, work):
     kernel, found_boxes = warpgroups(tile, name, layout, parts > 1, is_total, wide), boxes(tile, name, layout)
     intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
     maps = [movable_map(_array_of(rows), box, work) for rows, box in zip(operands, found_boxes, strict=True)]
-    down, across, steps = ceil_div(m, tile.rows), ceil_div(n, tile.columns), ceil_div(k, FORMATS[name].depth)
+    down, across, steps = tile.down(m), ceil_div(n, tile.columns), ceil_div(k, FORMATS[name].depth)
     order = make_order(down, across, steps, parts, batch, tuple(rows.rule for rows in operands))
     blocks = min(int(order.tiles), cuda.get_current_device().MULTIPROCESSOR_COUNT * tile.resident)
+    blocks -= blocks % tile.cluster
     launch = configure_quietly(kernel, blocks, tile.threads, work.stream, tile.shared_bytes)
     out = out.view(np.float32) if is_turned(name, layout) else out
     held = int(order.tiles) * tile.rows * tile.columns if parts > 1 else 0
