@@ -129,7 +129,7 @@ def _predict_half_product(x_shape, weight_shape, geometry, groups):
     unaligned = (2 * groups * m * k, k), (2 * batch * k * positions, positions)
     copies = tuple(nbytes for nbytes, row in unaligned if row % 8)
     kind = "groups" if device.compute_capability[0] == 9 else "warps"
-    return min(tensor_time(*shape, kind, copies), tensor_time(*shape, "small"))
+    return min(tensor_time(*shape, kind, copies, True), tensor_time(*shape, "small"))
 
 
 # -- launches --------------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ def warpgroups(tile, name, parts, width):
         K, groups, N, channels of a piece of a row, whether there is a bias to add), ``chunks`` the Divisor of C /
         groups in steps; K is the product of their size, their number, and that of the taps.
     """
-    rows, columns, groups, stages, _ = tile
+    rows, columns, groups, stages, *_ = tile
     element, depth, _, pieces, _ = FORMS[name]
     shape_a, shape_b = (stages * pieces, rows, depth), (stages * pieces, columns, depth)
     stage_bytes = pieces * tile.stage_bytes

@@ -93,6 +93,12 @@ TENSOR_SPEEDS = {
         Speed(GroupTile(64, 128, 1, 8), 1, 0.18, 0.18, 3.0, 1),
         Speed(GroupTile(64, 64, 1, 12), 1, 0.16, 0.16, 2.1, 1),
         Speed(GroupTile(64, 64, 1, 6, 2), 2, 0.14, 0.20, 2.6, 1),
+        Speed(GroupTile(128, 256, 2, 4, 1, 2), 1, 0.66, 0.66, 3.4, 1),
+        Speed(GroupTile(128, 224, 2, 4, 1, 2), 1, 0.575, 0.575, 3.6, 1),
+        Speed(GroupTile(128, 192, 2, 5, 1, 2), 1, 0.49, 0.49, 3.8, 1),
+        Speed(GroupTile(128, 160, 2, 5, 1, 2), 1, 0.395, 0.395, 3.8, 1),
+        Speed(GroupTile(128, 128, 2, 6, 1, 2), 1, 0.32, 0.32, 3.6, 1),
+        Speed(GroupTile(64, 128, 1, 8, 1, 2), 1, 0.18, 0.18, 3.2, 1),
     ),
     "across a": (
         Speed(GroupTile(128, 256, 2, 4), 1, 0.66, 0.66, 3.1, 1),
@@ -131,9 +137,10 @@ MEMORY, PARTS = 2.6e6, 6e6
 ALIGNED = 1.0, 1.0
 #: Factor on the time if the rows of b are not aligned, so that they are copied element by element.
 NARROW = 1.12
-#: The cost of copying b to aligned rows first: microseconds, and bytes per microsecond; and of copying an operand for
-#: tensor cores.
+#: The cost of copying b to aligned rows first: microseconds, and bytes per microsecond; the microseconds of copying an
+#: operand for tensor cores; both for all operands of 2 bytes an element.
 WIDEN, WIDEN_BYTES, COPY = 3.5, 2.5e6, 4.5
+COPY_ROWS, COPY_ROWS_BYTES = 3.0, 3.9e6
 #: Share of a product's time saved if ``a`` lies by columns, as copies have four elements then; the cost of transposing
 #: ``a`` first: microseconds, and bytes per microsecond; max elements of the transposed copy.
 TURN_GAIN, TURN, TURN_BYTES, MAX_TURNED = 0.027, 3.0, 3.5e6, 1 << 27
@@ -175,10 +182,13 @@ def predict(
     on average, for groups of warps.
     """
     tile, itemsize, work = speed.tile, speed.itemsize, speed.work
-    blocks = ceil_div(m, tile.rows) * ceil_div(n, tile.columns) * batch * parts
-    if isinstance(tile, GroupTile):
+    is_grouped = isinstance(tile, GroupTile)
+    down = tile.down(m) if is_grouped else ceil_div(m, tile.rows)
+    blocks = down * ceil_div(n, tile.columns) * batch * parts
+    if is_grouped:
         share = min(multiprocessors / min(blocks, multiprocessors), MAX_SHARE)
-        work = max(work, (tile.rows * lines[0] + tile.columns * lines[1]) * tile.depth / (LINES * share))
+        copied = tile.rows * lines[0] + tile.held_columns / tile.cluster * lines[1]
+        work = max(work, copied * tile.depth / (LINES * share))
     steps = ceil_div(ceil_div(k, tile.depth), parts)
     rounds, last = divmod(ceil_div(blocks, multiprocessors), speed.resident)
     time = rounds * (max(speed.resident * work, speed.latency) * steps + speed.rest)
@@ -188,7 +198,7 @@ def predict(
     time = LAUNCH + (time**4 + memory**4) ** 0.25  # the longer of the two; more if they are close
     if parts > 1 and isinstance(tile, SmallTile):
         time += JOIN + JOIN_PART * parts
-    elif parts > 1 and isinstance(tile, GroupTile):
+    elif parts > 1 and is_grouped:
         time += JOIN + 4 * tile.rows * tile.columns * parts / JOIN_BYTES
     elif parts > 1:
         time += SUM + SUM_PART * parts + max(itemsize, 4) * batch * m * n * (2 * parts + 1) / PARTS
@@ -314,10 +324,16 @@ def tensor_time(
     multiprocessors: int,
     kind: str,
     copies: tuple[int, ...] = (),
+    by_rows: bool = False,
     lines: tuple[float, float] = ALIGNED,
 ) -> float:
-    """Predict the microseconds of `choose_tensor`'s choice, after copies of operands of so many bytes."""
+    """Predict the microseconds of `choose_tensor`'s choice, after copies of operands of so many bytes.
+
+    ``by_rows``: the copies are those of `gpukit.matmul.align.align_rows`.
+    """
     time = _best(m, n, nbytes, batch, multiprocessors, TENSOR_SPEEDS[kind], lines)[0]
+    if by_rows and copies:
+        return time + COPY_ROWS + 2 * sum(copies) / COPY_ROWS_BYTES
     return time + sum(COPY + 2 * copied / WIDEN_BYTES for copied in copies)
 
 

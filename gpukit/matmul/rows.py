@@ -16,8 +16,8 @@ WIDEST = 16
 
 
 def rows_columns(element, columns: int) -> int:
-    """Columns that a warp stores at a time, of so many."""
-    return min(columns, ROW * 8 // element.bitwidth)
+    """Columns that a warp stores at a time, of so many: a power of two."""
+    return min(1 << columns.bit_length() - 1, ROW * 8 // element.bitwidth)
 
 
 def rows_bytes(warps: int) -> int:

@@ -4,6 +4,10 @@ A block stays on its multiprocessor and computes one tile of the result after th
 group keeps a ring of stages filled: it copies boxes of ``a`` and ``b`` by tensor maps, which swizzle them and fill up
 with zeros what lies outside. The other groups multiply what has arrived. Two barriers for each stage pass it to and
 fro: a stage is full when its bytes have come, and free when all groups have multiplied it.
+
+The blocks of a cluster compute tiles below one another. Each copies its part of the columns of ``b`` to all of them, so
+a stage is free when the groups of all have multiplied it. Rows that do not begin at cache lines lie in two lines of
+each box: without clusters, copies then take longer than products.
 """
 
 import functools
@@ -11,6 +15,7 @@ from typing import NamedTuple
 
 from gpukit.backend import cuda, uint8, uint32, uint64
 from gpukit.intrinsics import (
+    cluster_sync,
     copy_tensor,
     decrease_registers,
     fence_barrier_init,
@@ -20,6 +25,7 @@ from gpukit.intrinsics import (
     mbarrier_expect,
     mbarrier_init,
     mbarrier_wait,
+    set_cluster_size,
     store_fragment,
     view_at,
     wgmma,
@@ -33,6 +39,7 @@ from gpukit.matmul.joined import WORD, make_join
 from gpukit.matmul.raster import matrices_of, place
 from gpukit.matmul.rows import WARP_ROWS, make_rows, make_store_rows, rows_bytes, rows_columns
 from gpukit.matmul.turned import make_following, make_turned_multiply, make_turned_store
+from warpstep.integers import ceil_div
 from warpstep.limits import GROUP
 
 __all__ = ["GroupTile", "boxes", "is_turned", "warpgroups"]
@@ -47,14 +54,16 @@ class GroupTile(NamedTuple):
     Attributes
     ----------
     rows, columns : int
-        Of the result that a block computes, multiples of 64. A group has 64 rows and all columns, which are 256 at
-        most; 64 columns and all rows if ``b`` is `is_turned`.
+        Of the result that a block computes: multiples of 64 and of 16. A group has 64 rows and all columns, which are
+        256 at most; 64 columns and all rows if ``b`` is `is_turned`.
     groups : int
         Warp groups that multiply.
     stages : int
         Steps for which there is shared memory.
     resident : int
         Blocks that a multiprocessor runs at a time.
+    cluster : int
+        Blocks of a cluster.
     """
 
     rows: int
@@ -62,6 +71,7 @@ class GroupTile(NamedTuple):
     groups: int
     stages: int
     resident: int = 1
+    cluster: int = 1
 
     @property
     def threads(self) -> int:
@@ -74,9 +84,18 @@ class GroupTile(NamedTuple):
         return ROW
 
     @property
+    def held_columns(self) -> int:
+        """Columns that there is shared memory for: those across K are copied by 64."""
+        return ceil_div(self.columns, 64) * 64
+
+    def down(self, rows: int) -> int:
+        """Tiles below one another in a result of so many rows: whole clusters, some tiles of which may be empty."""
+        return ceil_div(rows, self.rows * self.cluster) * self.cluster
+
+    @property
     def stage_bytes(self) -> int:
         """Bytes of a stage."""
-        return (self.rows + self.columns) * ROW
+        return (self.rows + self.held_columns) * ROW
 
     @property
     def shared_bytes(self) -> int:
@@ -88,7 +107,7 @@ def boxes(tile: GroupTile, name: str, layout: str) -> tuple[tuple, tuple]:
     """The boxes of the tensor maps of ``a`` and ``b``: (matrices, rows, columns) in the order of memory."""
     depth = FORMATS[name].depth
     rows, columns = (tile.rows if layout[0] == "N" else depth), (tile.columns if layout[1] == "T" else depth)
-    return (1, rows, depth), (1, columns, depth)
+    return (1, rows, depth), (1, columns // tile.cluster, depth)
 
 
 def is_turned(name: str, layout: str) -> bool:
@@ -120,9 +139,9 @@ def warpgroups(tile, name, layout, split, is_total, wide):
     kernel
         ``kernel[blocks, tile.threads, stream, tile.shared_bytes](map_a, map_b, out, (m, n), order, partials,
         counters)``, with the `Order` of its tiles. The tensor maps have the boxes of `boxes`, on arrays of three axes.
-        ``partials`` and ``counters`` are as of `make_join`.
+        ``partials`` and ``counters`` are as of `make_join`. The kernel has clusters of ``tile.cluster`` blocks.
     """
-    rows, columns, groups, stages, _ = tile
+    rows, columns, groups, stages, _, cluster = tile
     element, total, result, _, _ = form = FORMATS[name]
     depth, (shape_a, shape_b) = form.depth, shapes(tile, form, layout)
     copy_step, following = make_copy(tile, form, layout), make_following(stages)
@@ -147,12 +166,15 @@ def warpgroups(tile, name, layout, split, is_total, wide):
             fence_tensor_map(map_b)
             for stage in range(stages):
                 mbarrier_init(full, stage, 1)
-                mbarrier_init(free, stage, 4 * groups)
+                mbarrier_init(free, stage, 4 * groups * cluster)
             fence_barrier_init()
         (m, n), number, stage = sizes, uint32(cuda.blockIdx.x), uint32(0)
         # With one row of tiles each element of b is read once, with one column of them each of a.
-        once_a, once_b = n <= uint32(columns), m <= uint32(rows)
-        cuda.syncthreads()
+        once_a, once_b = n <= uint32(columns), m <= uint32(rows * cluster)
+        if cluster > 1:
+            cluster_sync()
+        else:
+            cuda.syncthreads()
         if tid >= groups * GROUP:
             if gives:
                 decrease_registers(40)
@@ -183,7 +205,11 @@ def warpgroups(tile, name, layout, split, is_total, wide):
                     row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
                     store(out, memory, sums, uint64(z) * uint64(m), row, col, m, n)
                 number = uint32(number + uint32(cuda.gridDim.x))
+        if cluster > 1:  # no block copies to another one, or arrives there, that has returned
+            cluster_sync()
 
+    if cluster > 1:
+        set_cluster_size(warpgroups, cluster)
     return warpgroups
 
 
@@ -193,24 +219,29 @@ def shapes(tile, form, layout):
     """
     return tuple(
         (tile.stages, extent, form.depth) if along else (tile.stages * (extent // form.depth), form.depth, form.depth)
-        for extent, along in ((tile.rows, layout[0] == "N"), (tile.columns, layout[1] == "T"))
+        for extent, along in ((tile.rows, layout[0] == "N"), (tile.held_columns, layout[1] == "T"))
     )
 
 
 def make_copy(tile, form, layout):
     """Make the device function that begins to copy a stage."""
-    depth, stage_bytes, along_a, along_b = form.depth, tile.stage_bytes, layout[0] == "N", layout[1] == "T"
+    depth, along_a, along_b = form.depth, layout[0] == "N", layout[1] == "T"
+    copied = (tile.rows + (tile.columns if along_b else tile.held_columns)) * ROW
     parts_a, parts_b = (shape[0] // tile.stages for shape in shapes(tile, form, layout))
+    cluster, shared = tile.cluster, tile.cluster > 1
+    share = (tile.columns if along_b else depth) // tile.cluster
 
     @cuda.jit(device=True, forceinline=True)
     def copy_step(tiles_a, tiles_b, full, stage, map_a, map_b, row, col, k, z_a, z_b, once_a, once_b):
-        mbarrier_expect(full, stage, stage_bytes)
+        mbarrier_expect(full, stage, copied)
         for part in range(parts_a):
             corner = (z_a, row, k) if along_a else (z_a, k, row + uint32(part * depth))
             copy_tensor(tiles_a, (stage * uint32(parts_a) + uint32(part), 0, 0), map_a, corner, full, stage, once_a)
+        first = uint32(cuda.blockIdx.x) % uint32(cluster) * uint32(share)
         for part in range(parts_b):
-            corner = (z_b, col, k) if along_b else (z_b, k, col + uint32(part * depth))
-            copy_tensor(tiles_b, (stage * uint32(parts_b) + uint32(part), 0, 0), map_b, corner, full, stage, once_b)
+            corner = (z_b, col + first, k) if along_b else (z_b, k + first, col + uint32(part * depth))
+            to = stage * uint32(parts_b) + uint32(part), first, 0
+            copy_tensor(tiles_b, to, map_b, corner, full, stage, once_b, shared)
 
     return copy_step
 
@@ -223,7 +254,17 @@ def make_multiply(tile, form, layout):
     along_a, along_b = layout[0] == "N", layout[1] == "T"
     across_a, across_b = not along_a, not along_b
     parts_a, parts_b = (shape[0] // tile.stages for shape in shapes(tile, form, layout))
-    following = make_following(tile.stages)
+    following, cluster = make_following(tile.stages), tile.cluster
+
+    @cuda.jit(device=True, forceinline=True)
+    def release(free, stage):
+        """Arrive at the barrier of a stage that this warp has multiplied, in all blocks of the cluster."""
+        lane = uint32(cuda.threadIdx.x) % uint32(32)
+        if cluster > 1:
+            if lane < uint32(cluster):
+                mbarrier_arrive(free, stage, lane)
+        elif lane == 0:
+            mbarrier_arrive(free, stage)
 
     @cuda.jit(device=True, forceinline=True)
     def multiply_step(sums, tiles_a, tiles_b, stage, add):
@@ -242,21 +283,19 @@ def make_multiply(tile, form, layout):
 
     @cuda.jit(device=True, forceinline=True)
     def multiply(tiles_a, tiles_b, full, free, stage, parity, steps):
-        leads = uint32(cuda.threadIdx.x) % uint32(32) == 0
         sums, before, step = zeros(count, total), stage, uint32(0)
         while step < steps:
             mbarrier_wait(full, stage, parity)
             sums = multiply_step(sums, tiles_a, tiles_b, stage, step > 0)
             # One group of products stays pending, so that the tensor cores never wait for this thread.
             sums = wgmma_wait(1, sums)
-            if leads and step > 0:
-                mbarrier_arrive(free, before)
+            if step > 0:
+                release(free, before)
             before = stage
             stage, parity = following(stage, parity)
             step = uint32(step + uint32(1))
         sums = wgmma_wait(0, sums)
-        if leads:
-            mbarrier_arrive(free, before)
+        release(free, before)
         return sums, stage, parity
 
     return multiply
@@ -265,12 +304,19 @@ def make_multiply(tile, form, layout):
 @functools.cache
 def make_store(tile, element, wide):
     """Make the device function by which a warp stores its 16 rows of a tile."""
-    least = rows_columns(element, tile.columns)
-    view_rows, store_rows = make_rows(element, least, 4 * tile.groups), make_store_rows(element, least, wide)
+    return make_parts(tile, element, wide, tile.columns)
+
+
+@functools.cache
+def make_parts(tile, element, wide, columns):
+    """Make the device function that stores the first of so many columns, then the others."""
+    width = rows_columns(element, columns)
+    # All parts lie in the same rows of shared memory, so that a warp never stores to another one's.
+    view_rows, store_rows = make_rows(element, tile.columns, 4 * tile.groups), make_store_rows(element, width, wide)
     rows_at = tile.stages * (tile.stage_bytes + 16)
 
     @cuda.jit(device=True, forceinline=True)
-    def store_least(out, memory, sums, start, row, col, m, n):
+    def store_first(out, memory, sums, start, row, col, m, n):
         rows, words = view_rows(memory, rows_at)
         first = uint32(cuda.threadIdx.x) // uint32(32) * uint32(WARP_ROWS)
         cuda.syncwarp()
@@ -278,19 +324,13 @@ def make_store(tile, element, wide):
         cuda.syncwarp()
         store_rows(out, rows, words, start, row + first, col, m, n)
 
-    return make_parts(store_least, tile.columns, least)
-
-
-@functools.cache
-def make_parts(store_least, columns, least):
-    """Make the device function that stores the first ``least`` columns, then the others."""
-    if columns == least:
-        return store_least
-    count, store_rest = least // 2, make_parts(store_least, columns - least, least)
+    if columns == width:
+        return store_first
+    count, store_rest = width // 2, make_parts(tile, element, wide, columns - width)
 
     @cuda.jit(device=True, forceinline=True)
     def store(out, memory, sums, start, row, col, m, n):
-        store_least(out, memory, sums[:count], start, row, col, m, n)
-        store_rest(out, memory, sums[count:], start, row, col + uint32(least), m, n)
+        store_first(out, memory, sums[:count], start, row, col, m, n)
+        store_rest(out, memory, sums[count:], start, row, col + uint32(width), m, n)
 
     return store
