@@ -25,8 +25,14 @@ __all__ = ["FUNCTIONS", "KEPT", "Problem", "draw"]
 #: Elements of the largest array, and operations, of a problem on a GPU.
 MAX_ELEMENTS, MAX_OPERATIONS = 1 << 27, 3e11
 LAYOUTS = ("NN", "NT", "TN", "TT")
-REDUCTIONS = ("sum", "max", "mean", "min", "prod")
+REDUCTIONS = ("sum", "max", "mean", "min")
 FLOATS = ("float32", "float16", "float64")
+#: K and N of projections in language models.
+PROJECTIONS = ((768, 3072), (4096, 4096), (4096, 11008), (14336, 4096), (896, 4864), (2048, 8192), (4096, 32000))
+#: How `_Source` lays out an operand of a product, by a letter of its layout.
+WAYS = {"N": "C", "T": "T", "H": "heads", "K": "keys"}
+#: How it lays out arrays of other functions, and the share of each.
+PLACES, PLACE_SHARES = ("C", "T", "apart", "offset", "step"), (0.65, 0.12, 0.1, 0.08, 0.05)
 #: Problems that were slow once: measured in every run.
 KEPT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("matmul", {"lead": [[], []], "mnk": [1500, 1500, 1500], "dtype": "float32", "layout": "NN"}),
@@ -120,11 +126,21 @@ class _Source:
 
     def __call__(self, shape, dtype, layout="C"):
         """An array; with the layout "T" its last two axes are swapped in memory, with "last" the second is the last;
-        with "apart" there are gaps between its rows.
+        with "apart" there are gaps between its rows, with "step" between its elements; with "offset" it begins one
+        element after an allocation does. "heads" are those of attention, (N, heads, T, size), stored token by token;
+        "keys" are heads with their last two axes swapped.
         """
         stored = list(shape)
+        if layout == "keys":
+            return self(shape[:-2] + shape[:-3:-1], dtype, "heads").swapaxes(-1, -2)
+        if layout == "heads":
+            return self([shape[0], shape[2], shape[1], shape[3]], dtype).swapaxes(1, 2)
         if layout == "apart":
             return self._numbers([*shape[:-1], shape[-1] + 3], dtype)[..., : shape[-1]]
+        if layout == "step":
+            return self._numbers([*shape[:-1], 2 * shape[-1]], dtype)[..., ::2]
+        if layout == "offset":
+            return self._numbers([math.prod(shape) + 1], dtype)[1:].reshape(shape)
         if layout == "T":
             stored[-2:] = stored[:-3:-1]
         elif layout == "last":
@@ -186,20 +202,28 @@ def _rounding(dtype, expected):
 
 
 class _Matmul:
-    DTYPES, SHARES = ("float32", "float64", "float16", "bfloat16"), (0.4, 0.15, 0.2, 0.25)
+    DTYPES = "float32", "float64", "float16", "bfloat16", "int8"
+    SHARES = 0.38, 0.15, 0.18, 0.23, 0.06
 
     @staticmethod
     def draw(rng, scale):
         m, n, k = (_size(rng, 1, 16384, scale) for _ in range(3))
-        lead = [[], []]
-        if rng.random() < 0.3:
+        lead, layout, kind = [[], []], LAYOUTS[rng.integers(4)], rng.random()
+        if kind < 0.3:
             batch = _size(rng, 1, 1000, scale)
             lead = [[[batch], [batch]], [[batch], []], [[], [batch]]][rng.integers(3)]
+        elif kind < 0.45:  # a projection of a few tokens
+            shape = 2 ** rng.uniform(0, 6), *PROJECTIONS[rng.integers(len(PROJECTIONS))]
+            m, k, n = (min(int(size), scale or int(size)) for size in shape)
+        elif kind < 0.55:  # attention: queries times keys, or what they give times values
+            lead, layout = [[_size(rng, 1, 16, scale and 3) for _ in range(2)]] * 2, ("HK", "NH")[rng.integers(2)]
+            m, width = _size(rng, 1, 1024, scale), _size(rng, 32, 128, scale)
+            n, k = (m, width) if layout == "HK" else (width, m)
         batch = math.prod(max(lead))
         while batch * max(m * k, k * n, m * n) > MAX_ELEMENTS or 2.0 * batch * m * n * k > MAX_OPERATIONS:
             m, n, k = (max(size // 2, 1) for size in (m, n, k))
         dtype = rng.choice(_Matmul.DTYPES, p=_Matmul.SHARES)
-        return {"lead": lead, "mnk": [m, n, k], "dtype": str(dtype), "layout": LAYOUTS[rng.integers(4)]}
+        return {"lead": lead, "mnk": [m, n, k], "dtype": str(dtype), "layout": layout}
 
     @staticmethod
     def shape(lead, mnk, dtype, layout):
@@ -208,8 +232,8 @@ class _Matmul:
     @staticmethod
     def make(source, lead, mnk, dtype, layout):
         m, n, k = mnk
-        ways = ["T" if letter == "T" else "C" for letter in layout]
-        return [source((*lead[0], m, k), dtype, ways[0]), source((*lead[1], k, n), dtype, ways[1])]
+        shapes = (*lead[0], m, k), (*lead[1], k, n)
+        return [source(shape, dtype, WAYS[letter]) for shape, letter in zip(shapes, layout, strict=True)]
 
     @staticmethod
     def bind(arrays, **_):
@@ -217,6 +241,9 @@ class _Matmul:
 
     @staticmethod
     def rivals(arrays, torch, cupy, dtype, **_):
+        if dtype == "int8":  # CuPy's sums would be of int8
+            is_matrix = torch and arrays[0].ndim == arrays[1].ndim == 2
+            return {"cublas (torch)": functools.partial(torch._int_mm, *arrays)} if is_matrix else {}
         found = {"cublas (torch)": functools.partial(torch.matmul, *arrays)} if torch else {}
         if cupy and dtype != "bfloat16":
             found["cublas (cupy)"] = functools.partial(cupy.matmul, *map(cupy.asarray, arrays))
@@ -226,6 +253,8 @@ class _Matmul:
     def is_right(result, arrays, mnk, dtype, **_):
         a, b = map(_double, arrays)
         exact = a @ b
+        if dtype == "int8":
+            return _near(result, exact, 0)
         # Rounding errors of k steps grow as sqrt(k); the factor is for the largest of millions. Short floats are summed
         # in float32, and rounded once.
         step = min(_epsilon(dtype), _epsilon("float32"))
@@ -334,9 +363,9 @@ class _Reduce:
             left //= shape[-1]
         shape = [shape[i] for i in rng.permutation(dimensions)]
         axes = [int(i) for i in range(dimensions) if rng.random() < 0.5] or [int(rng.integers(dimensions))]
-        dtype = str(rng.choice([*FLOATS, "bfloat16", "float32", "float32", "int32", "int64", "uint8"]))
-        op = str(rng.choice(REDUCTIONS[:4]))
-        layout = str(rng.choice(["C", "T", "apart"], p=[0.75, 0.15, 0.1])) if dimensions > 1 else "C"
+        dtype = str(rng.choice([*FLOATS, "bfloat16", "float32", "float32", "int8", "int16", "int32", "int64", "uint8"]))
+        op = str(rng.choice(REDUCTIONS))
+        layout = str(rng.choice(PLACES, p=PLACE_SHARES)) if dimensions > 1 else "C"
         return {"shape": shape, "axis": axes, "op": op, "dtype": dtype, "layout": layout}
 
     @staticmethod
@@ -387,7 +416,7 @@ class _Transpose:
         size = 2 ** rng.uniform(0, math.log2(largest))
         rows = _size(rng, 1, max(int(size), 1), 0)
         dtype = str(rng.choice(["uint8", "float16", "float32", "float32", "float32", "float64", "int32", "int64"]))
-        layout = str(rng.choice(["C", "T", "apart"], p=[0.8, 0.1, 0.1]))
+        layout = str(rng.choice(PLACES, p=PLACE_SHARES))
         return {"shape": [rows, max(int(size / rows), 1)], "dtype": dtype, "layout": layout}
 
     @staticmethod
@@ -648,50 +677,63 @@ class _TopK:
 # -- resize, blob ------------------------------------------------------------------------------------------------------
 
 
+def _draw_pictures(rng, scale):
+    """Draw how many pictures there are, their size and another one."""
+    samples = _size(rng, 1, 32, scale)
+    source, target = ([_size(rng, 16, 2160, scale), _size(rng, 16, 3840, scale)] for _ in range(2))
+    while samples * max(math.prod(source), math.prod(target)) * 3 > MAX_ELEMENTS // 2:
+        samples = max(samples // 2, 1)
+    return {"samples": samples, "source": source, "target": target}
+
+
 class _Resize:
     @staticmethod
     def draw(rng, scale):
-        samples = _size(rng, 1, 32, scale)
-        source, target = ([_size(rng, 16, 2160, scale), _size(rng, 16, 3840, scale)] for _ in range(2))
-        while samples * max(math.prod(source), math.prod(target)) * 3 > MAX_ELEMENTS // 2:
-            samples = max(samples // 2, 1)
-        return {"samples": samples, "source": source, "target": target}
+        dtype, method = str(rng.choice(["float32", "uint8"])), str(rng.choice(["bilinear", "bilinear", "nearest"]))
+        return _draw_pictures(rng, scale) | {"dtype": dtype, "method": method}
 
     @staticmethod
-    def shape(samples, source, target):
+    def shape(samples, source, target, **_):
         return (samples, *source, *target)
 
     @staticmethod
-    def make(source_of, samples, source, target):
-        return [source_of((samples, *source, 3), "float32")]
+    def make(source_of, samples, source, dtype="float32", **_):
+        return [source_of((samples, *source, 3), dtype)]
 
     @staticmethod
-    def bind(arrays, target, **_):
-        return functools.partial(resize.resize, arrays[0], tuple(target), swap_rb=False)
+    def bind(arrays, target, method="bilinear", **_):
+        return functools.partial(resize.resize, arrays[0], tuple(target), method, swap_rb=False)
 
     @staticmethod
-    def rivals(arrays, torch, cupy, target, **_):
+    def rivals(arrays, torch, cupy, target, method="bilinear", **_):
         if not torch:
             return {}
+
+        def run(pictures):
+            if method == "nearest" or pictures.is_floating_point():
+                return torch.nn.functional.interpolate(pictures, tuple(target), mode=method)
+            found = torch.nn.functional.interpolate(pictures.float(), tuple(target), mode=method)
+            return found.round_().to(pictures.dtype)
+
         last = arrays[0].permute(0, 3, 1, 2)
-        planar, how = last.contiguous(), {"size": tuple(target), "mode": "bilinear", "align_corners": False}
-        run = torch.nn.functional.interpolate
         return {
-            "torch (interpolate)": functools.partial(run, last, **how),
-            "torch (interpolate, planes)": functools.partial(run, planar, **how),
+            "torch (interpolate)": functools.partial(run, last),
+            "torch (interpolate, planes)": functools.partial(run, last.contiguous()),
         }
 
     @staticmethod
-    def is_right(result, arrays, target, **_):
+    def is_right(result, arrays, target, dtype="float32", method="bilinear", **_):
+        how = cv2.INTER_LINEAR if method == "bilinear" else cv2.INTER_NEAREST
+        allowed = 0 if method == "nearest" else 1 if dtype == "uint8" else 1e-3
         for picture, got in zip(_host(arrays[0])[:2], _host(result)[:2], strict=True):
-            expected = cv2.resize(picture, target[::-1], interpolation=cv2.INTER_LINEAR)
-            if np.abs(expected - got).max() > 1e-3:
+            expected = cv2.resize(picture, target[::-1], interpolation=how).astype(float)
+            if np.abs(expected - got).max() > allowed:
                 return False
         return True
 
 
 class _Blob:
-    draw, shape = _Resize.draw, _Resize.shape
+    draw, shape = staticmethod(_draw_pictures), _Resize.shape
     mean, factor, fill = (103.0, 116.0, 123.0), (0.017, 0.0175, 0.0174), 114
 
     @staticmethod
