@@ -14,8 +14,9 @@ MAX_BLOCKS = 8
 def set_cluster_size(kernel, blocks: int):
     """Let launches of a kernel run so many consecutive blocks along x as a cluster, on neighbouring multiprocessors.
 
-    Call it once, before the first launch. ``gridDim.x`` must be a multiple of the size then. The blocks of a cluster
-    may wait for one another and copy to one another's shared memory: see `cluster_sync`. Needs compute capability 9.0.
+    Call it before the first launch on each device. ``gridDim.x`` must be a multiple of the size then. The blocks of a
+    cluster may wait for one another and copy to one another's shared memory: see `cluster_sync`. Needs compute
+    capability 9.0.
 
     Parameters
     ----------

@@ -93,12 +93,12 @@ TENSOR_SPEEDS = {
         Speed(GroupTile(64, 128, 1, 8), 1, 0.18, 0.18, 3.0, 1),
         Speed(GroupTile(64, 64, 1, 12), 1, 0.16, 0.16, 2.1, 1),
         Speed(GroupTile(64, 64, 1, 6, 2), 2, 0.14, 0.20, 2.6, 1),
-        Speed(GroupTile(128, 256, 2, 4, 1, 2), 1, 0.66, 0.66, 3.4, 1),
-        Speed(GroupTile(128, 224, 2, 4, 1, 2), 1, 0.575, 0.575, 3.6, 1),
-        Speed(GroupTile(128, 192, 2, 5, 1, 2), 1, 0.49, 0.49, 3.8, 1),
-        Speed(GroupTile(128, 160, 2, 5, 1, 2), 1, 0.395, 0.395, 3.8, 1),
-        Speed(GroupTile(128, 128, 2, 6, 1, 2), 1, 0.32, 0.32, 3.6, 1),
-        Speed(GroupTile(64, 128, 1, 8, 1, 2), 1, 0.18, 0.18, 3.2, 1),
+        Speed(GroupTile(128, 256, 2, 4, 1, 2), 1, 0.655, 0.655, 2.1, 1),
+        Speed(GroupTile(128, 224, 2, 4, 1, 2), 1, 0.575, 0.575, 2.1, 1),
+        Speed(GroupTile(128, 192, 2, 5, 1, 2), 1, 0.49, 0.49, 2.3, 1),
+        Speed(GroupTile(128, 160, 2, 5, 1, 2), 1, 0.40, 0.40, 2.2, 1),
+        Speed(GroupTile(128, 128, 2, 6, 1, 2), 1, 0.305, 0.305, 2.4, 1),
+        Speed(GroupTile(64, 128, 1, 8, 1, 2), 1, 0.19, 0.19, 1.8, 1),
     ),
     "across a": (
         Speed(GroupTile(128, 256, 2, 4), 1, 0.66, 0.66, 3.1, 1),
@@ -124,8 +124,8 @@ TENSOR_SPEEDS = {
         Speed(SmallTile(32, 32, 16, 16, 2, 256), 4, 1.70, 2.80, 1.4, 1),
     ),
 }
-#: Microseconds of a launch, of the second launch that adds up parts, and of each part in it.
-LAUNCH, SUM, SUM_PART = 4.0, 3.0, 0.02
+#: Microseconds of a launch, more with clusters, of the second launch that adds up parts, and of each part in it.
+LAUNCH, CLUSTER, SUM, SUM_PART = 4.0, 2.5, 3.0, 0.02
 #: Where the last block of a tile adds up parts: microseconds, bytes per microsecond, microseconds a part (small tiles).
 JOIN, JOIN_BYTES, JOIN_PART = 2.0, 7e4, 0.2
 #: L2 bandwidth of a multiprocessor, in bytes per microsecond of whole lines, if all are busy; if only a few are, each
@@ -196,6 +196,8 @@ def predict(
         time += max(last * work, speed.latency) * steps + speed.rest
     memory = (itemsize * batch * (m * k + k * n + m * n) if nbytes is None else nbytes) / MEMORY
     time = LAUNCH + (time**4 + memory**4) ** 0.25  # the longer of the two; more if they are close
+    if is_grouped and tile.cluster > 1:
+        time += CLUSTER
     if parts > 1 and isinstance(tile, SmallTile):
         time += JOIN + JOIN_PART * parts
     elif parts > 1 and is_grouped:

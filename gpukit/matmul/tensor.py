@@ -257,11 +257,13 @@ def _group_launches(tile, name, sizes, operands, out, is_total, wide, work):
     layout = _layout_of(operands)
     kernel, found_boxes = warpgroups(tile, name, layout, parts > 1, is_total, wide), boxes(tile, name, layout)
     intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
+    if tile.cluster > 1:
+        intrinsics.set_cluster_size(kernel, tile.cluster)
     maps = [movable_map(_array_of(rows), box, work) for rows, box in zip(operands, found_boxes, strict=True)]
     down, across, steps = tile.down(m), ceil_div(n, tile.columns), ceil_div(k, FORMATS[name].depth)
     order = make_order(down, across, steps, parts, batch, tuple(rows.rule for rows in operands))
-    blocks = min(int(order.tiles), cuda.get_current_device().MULTIPROCESSOR_COUNT * tile.resident)
-    blocks -= blocks % tile.cluster
+    clusters = max(cuda.get_current_device().MULTIPROCESSOR_COUNT * tile.resident // tile.cluster, 1)
+    blocks = min(int(order.tiles), clusters * tile.cluster)
     launch = configure_quietly(kernel, blocks, tile.threads, work.stream, tile.shared_bytes)
     out = out.view(np.float32) if is_turned(name, layout) else out
     held = int(order.tiles) * tile.rows * tile.columns if parts > 1 else 0

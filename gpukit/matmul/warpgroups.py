@@ -25,7 +25,6 @@ from gpukit.intrinsics import (
     mbarrier_expect,
     mbarrier_init,
     mbarrier_wait,
-    set_cluster_size,
     store_fragment,
     view_at,
     wgmma,
@@ -139,7 +138,7 @@ def warpgroups(tile, name, layout, split, is_total, wide):
     kernel
         ``kernel[blocks, tile.threads, stream, tile.shared_bytes](map_a, map_b, out, (m, n), order, partials,
         counters)``, with the `Order` of its tiles. The tensor maps have the boxes of `boxes`, on arrays of three axes.
-        ``partials`` and ``counters`` are as of `make_join`. The kernel has clusters of ``tile.cluster`` blocks.
+        ``partials`` and ``counters`` are as of `make_join`. The kernel needs clusters of ``tile.cluster`` blocks.
     """
     rows, columns, groups, stages, _, cluster = tile
     element, total, result, _, _ = form = FORMATS[name]
@@ -208,8 +207,6 @@ def warpgroups(tile, name, layout, split, is_total, wide):
         if cluster > 1:  # no block copies to another one, or arrives there, that has returned
             cluster_sync()
 
-    if cluster > 1:
-        set_cluster_size(warpgroups, cluster)
     return warpgroups
 
 
