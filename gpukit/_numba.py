@@ -7,6 +7,7 @@ What needs the driver is imported when it is called: without a GPU none is loade
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 import ctypes
 import functools
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,13 +84,21 @@ def launch_configuration_class() -> type:
 
 
 def compiled_kernel(launch, args: tuple) -> Any:
-    """The compiled kernel that a configured one launches for these arguments; it is compiled if there is none."""
+    """The compiled kernel that a configured one launches for these arguments; it is compiled if there is none.
+
+    Numba's compiler makes so many objects that garbage collection takes a quarter of its time; it pauses meanwhile.
+    """
     from numba.cuda.dispatcher import _LAUNCH_CONFIG_KW, _dispatcher
 
-    kernel = launch.dispatcher
+    kernel, collects = launch.dispatcher, gc.isenabled()
     if kernel.specialized:
         return next(iter(kernel.overloads.values()))
-    return _dispatcher.Dispatcher._cuda_call(kernel, *args, **{_LAUNCH_CONFIG_KW: launch})
+    gc.disable()
+    try:
+        return _dispatcher.Dispatcher._cuda_call(kernel, *args, **{_LAUNCH_CONFIG_KW: launch})
+    finally:
+        if collects:
+            gc.enable()
 
 
 def function_of(compiled) -> Any:

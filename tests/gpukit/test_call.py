@@ -183,6 +183,23 @@ def test_settings_that_are_equal_but_not_the_same_are_told_apart():
     assert texts == ["1", "True", "1.0", "0.0", "-0.0", "np.float32(0.0)", "np.float32(-0.0)"]
 
 
+def test_equal_settings_of_other_objects_find_the_same_call(monkeypatch):
+    cache = LaunchCache(max_calls=2)
+    monkeypatch.setattr(calls, "CACHE", cache)
+    add, planned = make_add()
+    a, b = device(), device()
+    for _ in range(5):
+        add(a, b, float("2.5"))
+    assert len(planned) == 1
+    # A call that has been dropped is not found by the ids of its settings either.
+    for weight in (3.5, 4.5, 2.5):
+        add(a, b, weight)
+    assert planned == [2.5, 3.5, 4.5, 2.5] and len(cache.calls) == 2
+    for _ in range(5):
+        add(a, b, float("2.5"))
+    assert len(planned) == 4 and len(cache.known) <= 2
+
+
 def test_keys_of_settings_tell_apart_what_a_call_may_depend_on():
     def settings():
         for one in (1, True, 1.0, np.float32(1), np.int64(1), "1", None, float, sum, (1,), (1, 1), 2, 0.0, -0.0):
