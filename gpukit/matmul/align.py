@@ -18,11 +18,13 @@ __all__ = [
     "HIGH_A",
     "HIGH_B",
     "LANES",
+    "MAX_CHUNKS",
     "PLAIN",
     "ROWS",
     "align",
     "align_grid",
     "align_rows",
+    "chunks_across",
     "make_chunks",
     "part_of",
 ]
@@ -131,6 +133,8 @@ def align_grid(matrices: int, rows: int, columns: int, itemsize: int) -> tuple[i
 
 #: Threads of a block; elements that a thread stores, and of the aligned pairs that these lie in.
 COPY_THREADS, CHUNK, HELD = 256, 8, 10
+#: Chunks of an operand: their numbers are divided by a `Divisor`.
+MAX_CHUNKS = 2**31
 
 
 class Chunks(NamedTuple):
@@ -150,9 +154,14 @@ class Chunks(NamedTuple):
         return ceil_div(int(self.count), COPY_THREADS)
 
 
+def chunks_across(used: int) -> int:
+    """Chunks of a copy of a row of so many elements."""
+    return ceil_div(2 * used, LINE) * (LINE // 2 // CHUNK)
+
+
 def make_chunks(matrices: int, rows: int, used: int, odd: int, pitch: int, step: int) -> Chunks:
-    """Describe an operand that `align_rows` copies, in less than 2^31 chunks."""
-    across = ceil_div(2 * used, LINE) * (LINE // 2 // CHUNK)
+    """Describe an operand that `align_rows` copies, in at most ``MAX_CHUNKS`` chunks."""
+    across = chunks_across(used)
     counts = np.uint32(matrices * rows * across), make_divisor(across), make_divisor(rows)
     return Chunks(*counts, np.uint32(used), np.uint32(odd), np.uint64(pitch), np.uint64(step))
 

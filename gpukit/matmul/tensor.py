@@ -17,11 +17,13 @@ from gpukit.matmul.align import (
     HIGH_A,
     HIGH_B,
     LANES,
+    MAX_CHUNKS,
     PLAIN,
     ROWS,
     align,
     align_grid,
     align_rows,
+    chunks_across,
     make_chunks,
 )
 from gpukit.matmul.cost import TENSOR_SPEEDS, choose_tensor, tensor_time
@@ -109,7 +111,7 @@ def tensor_launches(flat: Flat, m: int, n: int, name: str, work):
         for operand, rows, along in zip((flat.a, flat.b), (m, n), "NT", strict=True)
     ]
     kind, copied = _choose_kind(found, form, ways, (m, n, flat.k, batch), has_groups)
-    copy = _copy_rows if form.itemsize == 2 else _copy_each
+    copy = _copy_rows if form.itemsize == 2 and _have_chunks(found) else _copy_each
     copies, operands = copy(found, copied, form, ways, work) if copied else ([], found)
     yield from copies
     k = operands[0].columns if operands[0].along else operands[0].rows
@@ -199,6 +201,11 @@ def _must_copy(rows: Rows, form: Format, way, has_groups):
         return True
     # Tensor copies end anywhere; those of 16 bytes do not.
     return not has_groups and not rows.ends_aligned()
+
+
+def _have_chunks(found: list[Rows]) -> bool:
+    """Whether `align_rows` can number what it copies."""
+    return all(rows.matrices * rows.rows * chunks_across(rows.columns) <= MAX_CHUNKS for rows in found)
 
 
 def _copy_rows(found: list[Rows], copied: list[int], form: Format, ways, work):

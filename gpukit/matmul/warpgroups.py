@@ -5,9 +5,9 @@ group keeps a ring of stages filled: it copies boxes of ``a`` and ``b`` by tenso
 with zeros what lies outside. The other groups multiply what has arrived. Two barriers for each stage pass it to and
 fro: a stage is full when its bytes have come, and free when all groups have multiplied it.
 
-The blocks of a cluster compute tiles below one another. Each copies its part of the columns of ``b`` to all of them, so
-a stage is free when the groups of all have multiplied it. Rows that do not begin at cache lines lie in two lines of
-each box: without clusters, copies then take longer than products.
+The blocks of a cluster compute tiles below one another. Each copies its part of ``b`` to all of them, so a stage is
+free when the groups of all have multiplied it. A row of a box that does not begin at a cache line lies in two: without
+clusters, such copies take longer than the products.
 """
 
 import functools

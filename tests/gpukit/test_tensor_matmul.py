@@ -92,9 +92,11 @@ def test_any_problem(data):
 
 
 def test_single_warps_where_groups_cannot(older_device, monkeypatch):
-    """Operands that are aligned, and others, which are copied."""
+    """Operands that are aligned, and others, which are copied, also where they have too many chunks for one launch."""
     prefer(monkeypatch, "warps")
-    for m, n, k in ((70, 40, 200), (5, 264, 33)):
+    for (m, n, k), chunks in (((70, 40, 200), 1 << 31), ((5, 264, 33), 1 << 31), ((5, 264, 33), 1)):
+        forget()
+        monkeypatch.setattr(tensor, "MAX_CHUNKS", chunks)
         (a, wide_a), (b, wide_b) = random_matrix((m, k), "bfloat16"), random_matrix((k, n), "bfloat16")
         result = multiply(a, b, "bfloat16")
         assert result.dtype == a.dtype

@@ -218,7 +218,8 @@ def mbarrier_arrive(barriers, i, rank=None):
         The barrier, as for `mbarrier_init`.
     rank : int, optional
         Of the block in the cluster whose barrier it is, at the same place in shared memory; this block's own unless
-        given. That orders only what reads shared memory: see `cluster_sync`. Needs compute capability 9.0.
+        given. It tells another block what has been read, not what has been written: see `cluster_sync`. Needs compute
+        capability 9.0.
 
     Examples
     --------
@@ -260,9 +261,9 @@ def mbarrier_wait(barriers, i, parity):
 def cluster_sync():
     """Wait until all threads of the cluster's blocks that have not returned are here; for kernels and device functions.
 
-    A cluster is as many blocks along x as `set_cluster_size` says; that of a rank has ``blockIdx.x`` % size. Before the
-    first arrival from another block, or the first copy, barriers have to be made and all blocks to meet. No block
-    may return as long as another one may still arrive or copy there. Needs compute capability 9.0.
+    A cluster has as many blocks along x as `set_cluster_size` says; a block's rank in it is ``blockIdx.x`` % size. All
+    blocks make their barriers and meet before the first of them arrives at, or copies to, another one. They meet again
+    before they return. Needs compute capability 9.0.
 
     Examples
     --------

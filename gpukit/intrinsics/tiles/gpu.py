@@ -214,7 +214,7 @@ def _arrive(context, builder, signature, arguments):
     if isinstance(rank_type, types.Omitted):
         emit(builder, "{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [$0]; }", "r", [address])
         return
-    # Released to the whole cluster, all memory accesses of the warp would have to be over: that takes 0.6 us.
+    # An arrival that releases to the whole cluster waits for all memory accesses of the warp first: 0.6 us.
     text = "mapa.shared::cluster.u32 there, $0, $1; mbarrier.arrive.shared::cluster.b64 _, [there];"
     emit(builder, f"{{ .reg .b32 there; {text} }}", "r,r", [address, rank])
 
