@@ -246,6 +246,22 @@ def test_each_of_many_readers_counts(missing):
     assert not findings(kernel[1, 32], np.zeros(32, np.int32), 1, -1)
 
 
+def test_warps_meet_in_some_blocks_before_any_uses_shared_memory():
+    @cuda.jit
+    def kernel(out):
+        i, t = cuda.grid(1), cuda.threadIdx.x
+        s = cuda.shared.array(64, int32)
+        if i < out.size:
+            cuda.syncwarp()
+            s[t ^ 1] = i
+            cuda.syncwarp()
+            out[i] = s[t]
+
+    out = np.zeros(160, np.int32)
+    assert not findings(kernel[3, 64], out)
+    assert (out == np.arange(160) ^ 1).all()
+
+
 # -- records -----------------------------------------------------------------------------------------------------------
 
 PAIR = np.dtype([("a", np.int32), ("b", np.float64)], align=True)

@@ -341,6 +341,8 @@ class TracedMemory(Memory):
             nbytes = ceil_div(launch.dynamic_address + launch.dynamic_shared, 16) * 16
             warp_of = (lambda tids: tids % launch.threads // WARP,)
             self._shared = Cells(nbytes, 16, self.recorder.order, warp_of, np.zeros(nbytes, bool))
+            if self.shared_rows > 1:
+                self._shared.repeat(self.shifts)
         differ = any(isinstance(v, np.ndarray) and v.ndim and v.shape[0] > 1 for v in (address, mask))
         if differ:
             self.tell_blocks_apart()
