@@ -255,7 +255,6 @@ def segmented_reduce(x: Any, offsets: Any, op: Any = "sum", *, out: Any = None, 
     >>> segmented_reduce(np.array([1, 2, 3, 4]), np.array([0, 2, 2, 4]))
     array([3, 0, 7])
     """
-    _check_offsets(x, offsets)
     return call(_segmented, (x, offsets), out, stream, (op, "reduce", False))
 
 
@@ -287,7 +286,6 @@ def segmented_scan(
     >>> segmented_scan(np.array([1, 2, 3, 4]), np.array([0, 2, 4]))
     array([1, 3, 3, 7])
     """
-    _check_offsets(x, offsets)
     return call(_segmented, (x, offsets), out, stream, (op, "scan", exclusive))
 
 
@@ -309,6 +307,7 @@ def _check_offsets(x, offsets):
 def _segmented(problem: Problem):
     """The launches of ``segmented_reduce`` and ``segmented_scan``."""
     (x, offsets), (op, part, exclusive) = problem.inputs, problem.settings
+    _check_offsets(x, offsets)
     operation, _ = operators.checked_operations(op, dtype_of(x), OPERATORS)
     n, segments, exclusive = x.shape[0], offsets.shape[0] - 1, check_flag("exclusive", exclusive)
     shape = (segments if part == "reduce" else n,)
