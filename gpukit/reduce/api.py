@@ -19,6 +19,7 @@ from gpukit._host.arrays import (
     device_array_of,
     dtype_of,
     is_bfloat16,
+    span,
     window,
 )
 from gpukit._host.call import Problem, call
@@ -51,9 +52,9 @@ def reduce(
     Parameters
     ----------
     x : ndarray or device array
-        Integers or floats, also bfloat16, any shape. An array is read where it is if its memory has no gaps, or gaps
-        between its rows only, with its axes in any order (for a function with the reduced ones in order); others are
-        copied first.
+        Integers or floats, also bfloat16, any shape and strides. On the device it is read where it is. It is copied
+        first if more than three groups of axes are kept or reduced that do not follow one another in memory; for a
+        function, if the reduced axes are not in order in memory, or there are gaps other than between rows.
     axis : int, tuple of int, or None
         The axes to reduce, all of them for None; negative ones count from the end.
     op : str or tuple of (function, number)
@@ -185,9 +186,15 @@ def _reduction(problem: Problem):
     if out.size == 0:
         return []
     x = as_words(as_device_array(x) if cuda.is_cuda_array(x) else x)
+    order, gap = _memory_order(x, axes, first.commutative)
+    order = [i for i in order if i not in axes and x.shape[i] > 1]
+    straight = order == sorted(order)
+    if not isinstance(x, np.ndarray) and not (straight and gap is not None):
+        made = _where_it_is(x, axes, first, out, gap is None, problem)
+        if made is not None:
+            return made
     flat, form = _flatten(x, axes, problem.on_device, first.commutative)
-    order = [i for i in _memory_order(x, axes, first.commutative)[0] if i not in axes and x.shape[i] > 1]
-    if order == sorted(order):
+    if straight:
         return launches(flat, form, first, again, out.reshape(out.size), problem.work, problem.stream)
     # The results come in the order in memory of the kept axes: it costs less to transpose these than the elements.
     found = problem.work.take("turned", out.size, out.dtype)
@@ -197,6 +204,25 @@ def _reduction(problem: Problem):
     shape = tuple(x.shape[i] for i in sorted(order))
     turned = device_array_of(shape, tuple(steps[i] for i in sorted(order)), out.dtype, found)
     return made + copy_launches(turned, out.reshape(shape), problem.stream)
+
+
+def _where_it_is(x, axes, first, out, has_gaps, problem):
+    """The launches that reduce a device array of any strides; None if other kernels are faster or can do more."""
+    count = math.prod(x.shape[i] for i in axes)
+    if count == 1 and first.result == x.dtype:
+        return copy_launches(x, out.reshape(x.shape), problem.stream)
+    if any(stride % x.dtype.itemsize for stride in x.strides):
+        return None
+    steps = [stride // x.dtype.itemsize for stride in x.strides]
+    kept, reduced, before = _walk(x.shape, steps, axes)
+    if not (has_gaps or cost.is_few(x.dtype.itemsize, kept, reduced)):
+        return None
+    strided = cost.choose_strided(first, x.dtype.itemsize, kept, reduced, before)
+    if strided is None:
+        return None
+    (low, high), itemsize = span(x), x.dtype.itemsize
+    flat = device_array_of(((high - low) // itemsize,), (itemsize,), x.dtype, x, low - address_of(x))
+    return [_launch_of(strided, flat, out.reshape(out.size), first, count, problem.work, problem.stream)]
 
 
 def _operations(op, x):
@@ -318,9 +344,13 @@ def launches(
     form, count = list(form), math.prod(size for size, reduced in form if reduced)
     if not any(reduced for _, reduced in form):
         form = [*form, (1, True)]
-    nested = _nested(x, form, first) if x.ndim == 1 else None
-    if nested is not None:
-        return [_launch_of(nested, x, out, first, count, work, stream)]
+    if sum(reduced for _, reduced in form) > 1:
+        steps = _steps(x, form)
+        axes = {i for i, (_, reduced) in enumerate(form) if reduced}
+        kept, reduced, _ = _walk([size for size, _ in form], steps, axes)
+        strided = cost.choose_strided(first, x.dtype.itemsize, kept, reduced)
+        if strided is not None and cost.is_few(x.dtype.itemsize, kept, reduced):
+            return [_launch_of(strided, _memory_of(x), out, first, count, work, stream)]
     found, operation = [], first
     while any(reduced for _, reduced in form):
         at = max(i for i, (_, reduced) in enumerate(form) if reduced)
@@ -335,16 +365,29 @@ def launches(
     return found
 
 
-def _nested(x, form, operation):
-    """The launch for two reduced axes, if one is faster than two."""
-    reduced = [i for i, (_, reduced) in enumerate(form) if reduced]
-    if len(reduced) != 2:
-        return None
-    (first, second), sizes = reduced, [size for size, _ in form]
-    outer, between, inner = (
-        math.prod(part) for part in (sizes[:first], sizes[first + 1 : second], sizes[second + 1 :])
-    )
-    return cost.choose_nested(operation, x.dtype.itemsize, (outer, sizes[first], between, sizes[second], inner))
+def _walk(shape, steps, axes):
+    """(kept, reduced, first): the axes as ``cost.choose_strided`` takes them, from the lowest address on."""
+    kept, reduced, first, out_step = [], [], 0, 1
+    for i in reversed(range(len(shape))):
+        n, step = shape[i], steps[i]
+        if i in axes:
+            reduced.append((n, abs(step)))
+            continue
+        first += (n - 1) * out_step if step < 0 else 0
+        kept.append((n, abs(step), out_step if step >= 0 else -out_step))
+        out_step *= n
+    return _merged(kept), _merged(reduced), first
+
+
+def _merged(axes):
+    """The (size, step, ...) of axes in the order of their first steps; neighbours in all their steps are one axis."""
+    found = []
+    for n, *steps in sorted((axis for axis in axes if axis[0] > 1), key=lambda axis: -axis[1]):
+        if found and all(outer == n * inner for outer, inner in zip(found[-1][1:], steps, strict=True)):
+            found[-1] = (found[-1][0] * n, *steps)
+        else:
+            found.append((n, *steps))
+    return found
 
 
 def _pass(x, out, operation, outer, n, inner, count, work, stream):
@@ -352,18 +395,35 @@ def _pass(x, out, operation, outer, n, inner, count, work, stream):
     start, pitch = address_of(x) % 16, n if inner == 1 else inner
     if x.ndim == 2:
         pitch = x.strides[0] // x.dtype.itemsize
-        x = window(x, x.dtype, (x.shape[0] - 1) * pitch + x.shape[1])
+        x = _memory_of(x)
     packs = operation.packed_dtype is not None and inner == 1 and n > 1
     if packs and cost.max_vector(x.dtype.itemsize, start // x.dtype.itemsize, math.gcd(n, pitch)) >= 4:
         x, n, pitch, operation = x.view(operation.packed_dtype), n // 4, pitch // 4, operators.pack_bytes(operation)
     itemsize = x.dtype.itemsize
     made = []
-    for choice in cost.choose(operation, itemsize, start // itemsize, outer, n, inner, pitch):
+    aligned = address_of(out) % 16 == 0
+    for choice in cost.choose(operation, itemsize, start // itemsize, outer, n, inner, pitch, aligned):
         part, part_out = (
             array if at is None else array[at] for array, at in ((x, choice.part), (out, choice.part_out))
         )
         made.append(_launch_of(choice, part, part_out, operation, count, work, stream))
     return made
+
+
+def _steps(x, form):
+    """Elements from one index of each axis to the next."""
+    steps, length = [], 1
+    for size, _ in reversed(form):
+        if x.ndim == 2 and length == x.shape[1]:
+            length = x.strides[0] // x.dtype.itemsize
+        steps.append(length)
+        length *= size
+    return steps[::-1]
+
+
+def _memory_of(x):
+    """A flat array, or rows with gaps between them, as one dimension with the gaps."""
+    return x if x.ndim == 1 else window(x, x.dtype, (x.shape[0] - 1) * (x.strides[0] // x.dtype.itemsize) + x.shape[1])
 
 
 def _launch_of(choice, x, out, operation, count, work, stream):

@@ -3,16 +3,19 @@
 The numbers are the fastest found on an H200.
 """
 
-from math import gcd
+from math import gcd, prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gpukit.backend import cuda
+from gpukit.divisors import make_divisor
 from gpukit.operators import Operation
 from gpukit.reduce import fast
 from warpstep.integers import ceil_div, next_power_of_two
 from warpstep.limits import MAX_GRID_YZ, WARP
 
-__all__ = ["Launch", "choose", "choose_nested", "max_vector"]
+__all__ = ["Launch", "choose", "choose_strided", "is_few", "max_vector"]
 
 #: Threads of a block, and blocks per multiprocessor that a launch is spread over.
 THREADS = 256
@@ -22,6 +25,9 @@ ROW_LOADS = 4
 #: It is one for arrays of at most one access for each thread of the device: with less code, instructions arrive sooner.
 #: Max threads of a block then, and max accesses of each if a block takes a row alone.
 FEW_THREADS, FEW_ACCESSES = 1024, 4
+#: A warp takes a row alone if the warps of a block would have shares of different sizes, the row has at most so many
+#: tiles, and there are so many rows for each block wanted.
+WARP_ROWS, WARP_TILES = 2, 64
 #: Max accesses of a lane in ``groups``, by bytes of an access.
 SHORT_LOADS = {1: 16, 2: 16, 4: 16, 8: 8, 16: 8}
 #: The same where there is one row, which a block would share otherwise.
@@ -35,16 +41,20 @@ COLUMN_LOADS = 8
 COLUMN_THREADS = {1: (64, 256), 2: (64, 256), 4: (64, 256), 8: (32, 128), 16: (32, 128)}
 #: Where so few blocks take all columns, and each has so many bytes under way, the rows are shared by half the number of
 #: blocks: the last one has fewer partial results to read.
-NARROW, NARROW_BYTES, NARROW_SHARE = 4, 1 << 14, 2
+MAX_ACROSS, ACROSS_BYTES, ACROSS_SHARE = 4, 1 << 14, 2
 #: Accesses that a thread has under way in ``skewed``, by elements of an access; its block.
 SKEWED_LOADS = {2: 4, 4: 4, 8: 8}
 SKEWED_THREADS = (32, 8)
+#: Max columns of ``narrow`` for each element of an access; bytes of an array at least, for few columns and for more.
+#: Bytes that a thread has under way; max threads of its block, and bytes of their totals.
+NARROW_COLUMNS, NARROW_FEW, NARROW_MIN_BYTES = 64, 16, (8 << 20, 2 << 20)
+NARROW_BYTES, NARROW_THREADS, NARROW_SHARED = 64, 1024, 1 << 15
 #: Max rows of ``cells``, whose threads must fill the device, and how many of them are under way.
 CELL_ROWS = 32
 CELL_LOADS = 4
-#: Elements that a thread has under way in ``nested``; bytes of an array up to which it is faster than two launches, if
-#: up to ``NESTED_ROW`` elements are neighbours in memory, and if more are.
-NESTED_LOADS, NESTED_ROW, NESTED_MAX_BYTES = 8, 64, (8 << 20, 2 << 20)
+#: Elements that a thread has under way in ``strided``; bytes of an array up to which it is faster than two launches, if
+#: up to ``STRIDED_ROW`` elements are neighbours in memory, and if more are.
+STRIDED_LOADS, STRIDED_ROW, STRIDED_MAX_BYTES = 8, 64, (8 << 20, 2 << 20)
 #: Max tiles, or one fewer, that a warp adds one after the other. It bounds the rounding error of long rows and columns,
 #: and what a lane reads of them: 64 KB, so that sums of 8 and 16-bit integers fit in 32 bits.
 MAX_TILES = 1000
@@ -56,7 +66,7 @@ class Launch(NamedTuple):
     Attributes
     ----------
     kernel, grid, block
-    numbers : tuple of int
+    numbers : tuple of int or Walk
     work : (int, int), optional
         How many accumulators and counters its blocks leave to each other.
     part, part_out : slice, optional
@@ -66,7 +76,7 @@ class Launch(NamedTuple):
     kernel: Any
     grid: int | tuple[int, int, int]
     block: int | tuple[int, int]
-    numbers: tuple[int, ...]
+    numbers: tuple
     work: tuple[int, int] | None = None
     part: slice | None = None
     part_out: slice | None = None
@@ -81,7 +91,7 @@ def max_vector(itemsize: int, offset: int, length: int) -> int:
 
 
 def choose(
-    operation: Operation, itemsize: int, offset: int, outer: int, n: int, inner: int, pitch: int
+    operation: Operation, itemsize: int, offset: int, outer: int, n: int, inner: int, pitch: int, aligned: bool
 ) -> list[Launch]:
     """The launches that reduce an array seen as (outer, n, inner) over its middle axis.
 
@@ -95,6 +105,8 @@ def choose(
     outer, n, inner : int
     pitch : int
         Elements from one row to the next: of n elements if ``inner`` is 1, otherwise of inner.
+    aligned : bool
+        Whether the output begins at a multiple of 16 bytes.
     """
     if inner == 1 and n > 1:
         vector = max_vector(itemsize, offset, gcd(n, pitch))
@@ -107,7 +119,11 @@ def choose(
     widest = min(16 // itemsize, 8)
     vector = min(max_vector(itemsize, offset, gcd(inner, pitch)), widest)
     if n <= CELL_ROWS and outer * inner // vector >= THREADS * _blocks_wanted() // 2:
-        return [_cells(operation, vector, outer, n, inner, pitch)]
+        return [_cells(operation, vector, outer, n, inner, pitch, aligned)]
+    many = n * inner * itemsize >= NARROW_MIN_BYTES[inner > NARROW_FEW] and (inner > 4 or itemsize == 1)
+    whole = many and pitch == inner and operation.commutative
+    if whole and vector < widest and inner <= NARROW_COLUMNS * widest:
+        return [_narrow(operation, itemsize, widest, offset, outer, n, inner)]
     skewed = vector < widest and operation.commutative and n >= CELL_ROWS and inner >= 16 * widest
 
     def launch(first, size):
@@ -127,24 +143,74 @@ def choose(
     ]
 
 
-def choose_nested(operation: Operation, itemsize: int, sizes: tuple[int, ...]) -> Launch | None:
-    """The one launch that reduces an array of (outer, rows, between, n, inner) over rows and n; None if two are faster.
+def choose_strided(
+    operation: Operation,
+    itemsize: int,
+    kept: list[tuple[int, int, int]],
+    reduced: list[tuple[int, int]],
+    first: int = 0,
+) -> Launch | None:
+    """The launch that reduces an array of any strides; None if there are too many axes or elements for its kernel.
 
-    Neighbours in memory must be read together, those of n and inner, so these must not be few.
+    Parameters
+    ----------
+    operation : Operation
+    itemsize : int
+        Bytes of an element.
+    kept : list of (size, step of the input, step of the output)
+        In elements, neighbours in the input's memory last. Steps of the input are not negative.
+    reduced : list of (size, step)
+        Likewise.
+    first : int
+        The place of the first result.
     """
-    outer, rows, between, n, inner = sizes
-    width = min(WARP, next_power_of_two(inner))
-    across, elements = ceil_div(inner, width), rows * n
-    small = outer * elements * between * inner * itemsize <= NESTED_MAX_BYTES[n * inner > NESTED_ROW]
-    if not operation.commutative or not small or across > MAX_GRID_YZ:
+    results, elements = prod(size for size, *_ in kept), prod(size for size, _ in reduced)
+    if not operation.commutative or len(kept) > 3 or len(reduced) > 3 or max(results, elements) >= 1 << 30:
         return None
-    height = min(THREADS // width, next_power_of_two(ceil_div(elements, NESTED_LOADS)))
-    teams = THREADS // (width * height)
-    blocks = ceil_div(outer * between, teams)
-    splits = min(_splits(blocks * across, max(1, elements // (height * NESTED_LOADS))), MAX_GRID_YZ)
-    kernel = fast.make_nested(operation, width, height, teams, NESTED_LOADS)
-    work = _work(splits, outer * between * inner, blocks * across)
-    return Launch(kernel, (blocks, splits, across), THREADS, sizes, work)
+    kept, reduced = [(1, 0, 0)] * (3 - len(kept)) + kept, [(1, 0)] * (3 - len(reduced)) + reduced
+    (outer, *_), (between, *_), (inner, along, _) = kept
+    (_, slab_step), (rows, row_step), (n, n_step) = reduced
+    # Neighbouring threads take neighbours in memory: results, or elements of one.
+    width = min(WARP, next_power_of_two(inner)) if n == 1 or 0 < along < n_step or n_step == 0 else 1
+    across = ceil_div(inner, width)
+    height, loads = min(THREADS // width, next_power_of_two(elements)), STRIDED_LOADS
+    if results * elements > THREADS * _blocks_wanted():  # threads have several elements
+        height = min(height, next_power_of_two(ceil_div(elements, loads)))
+        while height * width > WARP and outer * between * across * width * height > THREADS * _blocks_wanted():
+            height //= 2
+    loads = min(loads, next_power_of_two(ceil_div(elements, height)))
+    blocks = ceil_div(outer * between * across, THREADS // (width * height))
+    splits = min(_splits(blocks, max(1, elements // (height * STRIDED_LOADS))), MAX_GRID_YZ)
+    share = ceil_div(elements, splits * height) * height
+    rest, places_on = divmod(height, n)
+    slabs_on, rows_on = divmod(rest, rows)
+    walk = fast.Walk(
+        np.uint32(outer * between),
+        make_divisor(between),
+        np.uint32(inner),
+        make_divisor(across),
+        make_divisor(rows),
+        make_divisor(n),
+        np.uint32(elements),
+        np.uint32(share),
+        np.uint32(width.bit_length() - 1),
+        np.uint32(height.bit_length() - 1),
+        tuple(np.int64(step) for _, step, _ in kept),
+        tuple(np.int64(step) for *_, step in kept),
+        np.int64(first),
+        (np.int64(slab_step), np.int64(row_step), np.int64(n_step)),
+        (np.uint32(rows_on), np.uint32(places_on)),
+        np.int64(slabs_on * slab_step + rows_on * row_step + places_on * n_step),
+        (np.int64(slab_step - rows * row_step), np.int64(row_step - n * n_step)),
+    )
+    kernel = fast.make_strided(operation, THREADS, loads)
+    return Launch(kernel, (blocks, splits, 1), THREADS, (walk,), _work(splits, results, blocks))
+
+
+def is_few(itemsize: int, kept: list, reduced: list) -> bool:
+    """Tell whether an array is so small that ``strided`` is faster than two launches."""
+    near = prod(size for size, step, *_ in kept[-1:] + reduced[-1:] if step <= (reduced[-1][1] if reduced else 1))
+    return prod(size for size, *_ in kept + reduced) * itemsize <= STRIDED_MAX_BYTES[near > STRIDED_ROW]
 
 
 def _groups(operation, itemsize, vector, outer, n, pitch):
@@ -167,6 +233,9 @@ def _rows(operation, vector, offset, outer, n, pitch):
         loads, alone = ROW_LOADS, False
         threads = min(THREADS, max(64, next_power_of_two(n // (vector * ROW_LOADS))))
     tiles, warps = ceil_div(accesses, WARP * loads), threads // WARP
+    if tiles % warps and loads > 1 and outer >= WARP_ROWS * _blocks_wanted() and tiles <= WARP_TILES:
+        kernel = fast.make_warp_rows(operation, vector, THREADS, loads)
+        return Launch(kernel, ceil_div(outer, THREADS // WARP), THREADS, (outer, n, pitch, tiles, offset))
     splits = 1 if alone else _splits(outer, max(1, tiles // warps))
     run = ceil_div(tiles, splits * warps)
     kernel = fast.make_rows(operation, vector, threads, loads)
@@ -174,8 +243,11 @@ def _rows(operation, vector, offset, outer, n, pitch):
     return Launch(kernel, outer * splits, threads, (n, pitch, splits, run, offset), work)
 
 
-def _cells(operation, vector, outer, n, inner, pitch):
-    kernel = fast.make_cells(operation, vector, min(CELL_LOADS, next_power_of_two(n)), THREADS)
+def _cells(operation, vector, outer, n, inner, pitch, aligned):
+    width = 16 // operation.result.itemsize if aligned else 1
+    # Each result is written once, so the threads of a warp must write neighbours as they read them.
+    vector = min(vector, max(width, 4)) if n <= CELL_LOADS else vector
+    kernel = fast.make_cells(operation, vector, min(CELL_LOADS, next_power_of_two(n)), min(width, vector, 4), THREADS)
     return Launch(kernel, ceil_div(outer * (inner // vector), THREADS), THREADS, (outer, n, inner, pitch))
 
 
@@ -188,14 +260,29 @@ def _columns(operation, itemsize, vector, outer, n, inner, pitch):
     while height * width > WARP and height * loads >= 2 * n:
         loads, height = (loads // 2, height) if loads > 1 else (loads, height // 2)
     across = ceil_div(inner, width * vector)
-    narrow = across <= NARROW and threads * loads * vector * itemsize >= NARROW_BYTES
-    share = NARROW_SHARE if narrow else 1
+    few = across <= MAX_ACROSS and threads * loads * vector * itemsize >= ACROSS_BYTES
+    share = ACROSS_SHARE if few else 1
     splits = min(_splits(across * outer * share, max(1, n // (height * loads))), MAX_GRID_YZ)
     deep = fast.rows_of_warp(width, height)
     run = ceil_div(n, deep * loads * splits * (height // deep))
     kernel = fast.make_columns(operation, vector, width, height, loads)
     work = _work(splits, outer * inner, outer * across)
     return Launch(kernel, (across, splits, outer), (width, height), (outer, n, inner, pitch, run), work)
+
+
+def _narrow(operation, itemsize, vector, offset, outer, n, inner):
+    together = inner // gcd(inner, vector)  # threads that read whole rows
+    largest = min(NARROW_THREADS, NARROW_SHARED // (vector * operation.partial.itemsize))
+    # Whole rows; whole warps too if there are threads for that, or else whole lines of memory.
+    units = [together * step // gcd(together, step) for step in (WARP, WARP // 4, 1)]
+    unit = next(unit for unit in units if unit <= largest)
+    threads, loads = largest // unit * unit, NARROW_BYTES // (vector * max(itemsize, 2))
+    tiles = ceil_div(n * inner, threads * vector * loads)
+    device = cuda.get_current_device().MULTIPROCESSOR_COUNT
+    splits = min(tiles, max(device // outer, ceil_div(tiles, MAX_TILES), 1))
+    kernel = fast.make_narrow(operation, vector, loads, largest)
+    work = _work(splits, outer * inner, outer)
+    return Launch(kernel, outer * splits, threads, (n, inner, splits, offset % vector), work)
 
 
 def _skewed(operation, vector, offset, outer, n, inner, pitch):

@@ -5,17 +5,23 @@
 3. ``columns``: inner is more than 1. Neighbouring threads take neighbouring columns, and share the rows.
 4. ``skewed``: ``columns`` for rows that begin at any address.
 5. ``cells``: ``columns`` with n so small, and so many columns, that a thread takes all rows of its own.
-6. ``nested``: two reduced axes with others between them, of arrays so small that a second launch costs more.
+6. ``narrow``: ``columns`` for so few columns that a block reads several rows as one run of memory.
+7. ``strided``: arrays of any strides, and several reduced axes where a second launch would cost more.
 
 All read the n * outer * inner elements once. Rows in memory, of inner elements, or of n if inner is 1, begin ``pitch``
-elements apart; all but ``nested`` allow gaps between them. Where several blocks share a result, the last one to finish
+elements apart, with or without gaps between them. Where several blocks share a result, the last one to finish
 combines their partial results, always in the same order. Nothing is added atomically, so the bits are the same in every
 run. `gpukit.reduce.cost` chooses among the kernels.
 """
 
 import functools
+from typing import NamedTuple
 
-from gpukit.backend import cuda, int32, uint64
+import numpy as np
+
+from gpukit.backend import cuda, int32, int64, types, uint32, uint64
+from gpukit.divisors import Divisor, divided
+from gpukit.intrinsics.vectors import make_store
 from gpukit.reduce.primitives import (
     is_last,
     make_combine_lanes,
@@ -30,7 +36,18 @@ from gpukit.reduce.primitives import (
 )
 from warpstep.limits import WARP
 
-__all__ = ["make_cells", "make_columns", "make_groups", "make_nested", "make_rows", "make_skewed", "rows_of_warp"]
+__all__ = [
+    "Walk",
+    "make_cells",
+    "make_columns",
+    "make_groups",
+    "make_narrow",
+    "make_rows",
+    "make_skewed",
+    "make_strided",
+    "make_warp_rows",
+    "rows_of_warp",
+]
 
 
 # -- rows ------------------------------------------------------------------------------------------
@@ -43,7 +60,8 @@ def make_rows(operation, vector, threads, loads):
     Row 0 begins ``offset`` elements after an aligned address, and ``pitch`` elements before the next one.
     """
     accumulator, finish, commutative = operation.accumulator, operation.finish, operation.commutative
-    add_row, add_partials = make_add_row(operation, vector, threads, loads), make_add_row_partials(operation, threads)
+    add_row, add_partials = make_add_row(operation, vector, loads), make_add_row_partials(operation, threads)
+    warps = threads // WARP
     combine_lanes, combine_warps = make_combine_lanes(operation), make_combine_warps(operation, threads)
 
     @cuda.jit
@@ -53,7 +71,8 @@ def make_rows(operation, vector, threads, loads):
         tid, n, splits = uint64(cuda.threadIdx.x), uint64(n), uint64(splits)
         row = uint64(cuda.blockIdx.x) // splits
         part = uint64(cuda.blockIdx.x) - row * splits
-        total = add_row(x, row * uint64(pitch), n, part, splits, uint64(run), uint64(offset))
+        sharer, sharers = part * uint64(warps) + tid // uint64(WARP), splits * uint64(warps)
+        total = add_row(x, row * uint64(pitch), n, sharer, sharers, uint64(run), uint64(offset))
         total = combine_warps(combine_lanes(total) if commutative else total, shared)
         if splits == uint64(1):
             if tid == uint64(0):
@@ -70,28 +89,43 @@ def make_rows(operation, vector, threads, loads):
 
 
 @functools.cache
-def make_add_row(operation, vector, threads, loads):
-    """Make ``add_row(x, first, n, part, splits, run, offset)``: combine a thread's share of the row at ``first``.
+def make_warp_rows(operation, vector, threads, loads):
+    """Make the kernel ``warp_rows``: ``rows`` where each warp takes a row alone, without a barrier."""
+    finish, commutative = operation.finish, operation.commutative
+    add_row, combine_lanes = make_add_row(operation, vector, loads), make_combine_lanes(operation)
 
-    A tile is ``32 * vector * loads`` elements: each lane has ``loads`` accesses of ``vector`` elements under way before
-    it combines the first. Tiles begin at aligned addresses. Only those at the ends of a row are checked (D3).
+    @cuda.jit
+    def warp_rows(x, out, outer, n, pitch, run, offset, count):
+        tid = uint64(cuda.threadIdx.x)
+        row = uint64(cuda.blockIdx.x) * uint64(threads // WARP) + tid // uint64(WARP)
+        if row < uint64(outer):
+            total = add_row(x, row * uint64(pitch), uint64(n), uint64(0), uint64(1), uint64(run), uint64(offset))
+            total = combine_lanes(total) if commutative else total
+            if tid % uint64(WARP) == uint64(0):
+                out[row] = finish(total, count)
+
+    return warp_rows
+
+
+@functools.cache
+def make_add_row(operation, vector, loads):
+    """Make ``add_row(x, first, n, sharer, sharers, run, offset)``: combine a thread's share of the row at ``first``.
+
+    Warps share the row, and this one is number ``sharer`` of them. A tile is ``32 * vector * loads`` elements: each
+    lane has ``loads`` accesses of ``vector`` elements under way before it combines the first. Tiles begin at aligned
+    addresses. Only those at the ends of a row are checked (D3).
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    thread_type, warps, access, tile_size = operation.thread_type, threads // WARP, WARP * vector, WARP * vector * loads
+    thread_type, access, tile_size = operation.thread_type, WARP * vector, WARP * vector * loads
     take, take_checked = make_take(operation, vector), make_take_checked(operation, vector)
     share, gather = make_share(operation), make_gather(operation, loads)
 
     @cuda.jit(device=True)
-    def add_row(x, first, n, part, splits, run, offset):
+    def add_row(x, first, n, sharer, sharers, run, offset):
         tile = cuda.local.array(loads, thread_type)
         tid, before = uint64(cuda.threadIdx.x), (offset + first) % uint64(vector)
         # Places count from the aligned address. This warp takes the tiles at u, u + step ... below stop.
-        u, step, stop = share(
-            part * uint64(warps) + tid // uint64(WARP),
-            splits * uint64(warps),
-            run,
-            (before + n + uint64(tile_size - 1)) // uint64(tile_size),
-        )
+        u, step, stop = share(sharer, sharers, run, (before + n + uint64(tile_size - 1)) // uint64(tile_size))
         u, step, stop = u * uint64(tile_size), step * uint64(tile_size), min(stop * uint64(tile_size), before + n)
         total, lane = thread_type(identity), tid % uint64(WARP) * uint64(vector) - before
         while u < stop:
@@ -173,16 +207,21 @@ def make_groups(operation, vector, lanes, loads, several, threads):
 
 
 @functools.cache
-def make_cells(operation, vector, loads, threads):
-    """Make the kernel ``cells``: a thread takes ``vector`` neighbouring columns, ``loads`` of their rows at a time."""
+def make_cells(operation, vector, loads, width, threads):
+    """Make the kernel ``cells``: a thread takes ``vector`` neighbouring columns, ``loads`` of their rows at a time.
+
+    It writes ``width`` results in one access.
+    """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     thread_type, finish, held = operation.thread_type, operation.finish, vector * loads
     read, fold = make_read(operation, vector), make_fold(operation, held, vector)
+    store, result = make_store(width, operation.result.itemsize), getattr(types, operation.result.name)
 
     @cuda.jit
     def cells(x, out, outer, n, inner, pitch, count):
         tile = cuda.local.array(held, thread_type)
         totals = cuda.local.array(vector, accumulator)
+        results = cuda.local.array(vector, result)
         n, inner, pitch = uint64(n), uint64(inner), uint64(pitch)
         across = inner // uint64(vector)
         i = uint64(cuda.blockIdx.x) * uint64(threads) + uint64(cuda.threadIdx.x)
@@ -205,7 +244,9 @@ def make_cells(operation, vector, loads, threads):
             for v in range(vector):
                 totals[v] = accumulator(combine(totals[v], accumulator(tile[v])))
         for v in range(vector):
-            out[o * inner + column + uint64(v)] = finish(totals[v], count)
+            results[v] = finish(totals[v], count)
+        for v in range(0, vector, width):
+            store(out, o * inner + column + uint64(v), results, v)
 
     return cells
 
@@ -294,12 +335,25 @@ def make_skewed(operation, vector, width, height, loads):
         if cuda.gridDim.y > 1 and is_last(
             counters, o * uint64(cuda.gridDim.x) + uint64(cuda.blockIdx.x), cuda.gridDim.y, flag
         ):
+            # Rows of threads share the partial results; a thread has those of several columns under way.
+            for v in range(vector):
+                totals[v] = accumulator(identity)
+            part = ty
+            while part < uint64(cuda.gridDim.y):
+                row = (part * outer + o) * inner
+                for v in range(vector):
+                    column = left + tx + uint64(v * width)
+                    value = partials[row + (column if column < inner else uint64(0))]
+                    totals[v] = accumulator(combine(totals[v], value))
+                part += uint64(height)
+            for v in range(vector):
+                shared[ty, tx + uint64(v * width)] = totals[v]
+            cuda.syncthreads()
             column = ty * uint64(width) + tx
             while column < uint64(owned) and left + column < inner:
-                total, part = accumulator(identity), uint64(0)
-                while part < uint64(cuda.gridDim.y):
-                    total = accumulator(combine(total, partials[(part * outer + o) * inner + left + column]))
-                    part += uint64(1)
+                total = shared[0, column]
+                for r in range(1, height):
+                    total = accumulator(combine(total, shared[r, column]))
                 out[o * inner + left + column] = finish(total, count)
                 column += uint64(threads)
 
@@ -356,6 +410,114 @@ def make_add_rows(operation, vector, height, loads):
             totals[v] = accumulator(sums[v])
 
     return add_rows
+
+
+@functools.cache
+def make_narrow(operation, vector, loads, threads):
+    """Make the kernel ``narrow``: a block reads its rows as one run of memory, in aligned accesses.
+
+    The order of elements must not matter, and there are no gaps between rows. The elements that a block reads at a time
+    are a multiple of ``inner``, so each thread keeps meeting the same columns. ``splits`` blocks share the rows.
+    """
+    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
+    finish, held, places, parts = operation.finish, vector * loads, vector * threads, 8
+    add_run, thread_type = make_add_run(operation, vector, loads), operation.thread_type
+
+    @cuda.jit(device=True)
+    def combine_rows(shared, rows, inner):
+        """Combine ``rows`` rows of ``inner`` totals into the first."""
+        while rows > uint32(1):
+            kept = (rows + uint32(1)) // uint32(2)
+            cuda.syncthreads()
+            at = uint32(cuda.threadIdx.x)
+            while at < (rows - kept) * inner:
+                shared[at] = accumulator(combine(shared[at], shared[at + kept * inner]))
+                at += uint32(cuda.blockDim.x)
+            rows = kept
+        cuda.syncthreads()
+
+    @cuda.jit(max_registers=65536 // threads)
+    def narrow(x, out, partials, counters, n, inner, splits, offset, count):
+        shared = cuda.shared.array(places, accumulator)
+        flag = cuda.shared.array(1, int32)
+        tile = cuda.local.array(held, thread_type)
+        few = cuda.local.array(parts, accumulator)
+        tid, size, inner = uint32(cuda.threadIdx.x), uint32(cuda.blockDim.x), uint32(inner)
+        o = uint64(cuda.blockIdx.x) // uint64(splits)
+        part = uint64(cuda.blockIdx.x) - o * uint64(splits)
+        first = o * uint64(n) * uint64(inner)
+        before = (uint64(offset) + first) % uint64(vector)
+        add_run(x, first, before, before + uint64(n) * uint64(inner), part, uint64(splits), tile)
+        for v in range(vector):
+            shared[tid * uint32(vector) + uint32(v)] = accumulator(tile[v])
+        combine_rows(shared, size * uint32(vector) // inner, inner)
+        column = tid
+        while column < inner:
+            total = shared[(column + uint32(before)) % inner]
+            if splits == 1:
+                out[o * uint64(inner) + uint64(column)] = finish(total, count)
+            else:
+                partials[(o * uint64(splits) + part) * uint64(inner) + uint64(column)] = total
+            column += size
+        if splits == 1 or not is_last(counters, o, splits, flag):
+            return
+        # Whole rows of partial results, as many as there are threads for.
+        rows = size // inner
+        at, stop = uint64(tid), uint64(splits) * uint64(inner)
+        total = accumulator(identity)
+        while tid < rows * inner and at < stop:
+            for k in range(parts):
+                has = at < stop
+                value = partials[o * stop + (at if has else uint64(0))]
+                few[k] = value if has else accumulator(identity)
+                at += uint64(rows * inner)
+            for k in range(parts):
+                total = accumulator(combine(total, few[k]))
+        shared[tid] = total
+        combine_rows(shared, rows, inner)
+        if tid < inner:
+            out[o * uint64(inner) + uint64(tid)] = finish(shared[tid], count)
+
+    return narrow
+
+
+@functools.cache
+def make_add_run(operation, vector, loads):
+    """Make ``add_run(x, first, before, end, part, splits, tile)``: combine a thread's share of a run of memory.
+
+    Places count from the aligned address ``before`` elements ahead of x[first], up to ``end``. The thread's totals for
+    ``vector`` neighbouring places are left in ``tile``.
+    """
+    combine, transform, identity = operation.combine, operation.transform, operation.identity
+    thread_type, read = operation.thread_type, make_read(operation, vector)
+    fold = make_fold(operation, vector * loads, vector)
+
+    @cuda.jit(device=True)
+    def add_run(x, first, before, end, part, splits, tile):
+        sums = cuda.local.array(vector, thread_type)
+        for v in range(vector):
+            sums[v] = thread_type(identity)
+        down = uint64(cuda.blockDim.x) * uint64(vector)
+        at = part * uint64(loads) * down + uint64(cuda.threadIdx.x) * uint64(vector)
+        while at < end:
+            if at >= before and at + uint64(loads - 1) * down + uint64(vector) <= end:
+                for k in range(loads):
+                    read(x, first + at - before + uint64(k) * down, tile, k * vector)
+            else:
+                for k in range(loads):
+                    for v in range(vector):
+                        place = at + uint64(k) * down + uint64(v)
+                        has = place >= before and place < end
+                        value = thread_type(transform(x[first + place - before if has else first]))
+                        tile[k * vector + v] = value if has else thread_type(identity)
+            fold(tile)
+            for v in range(vector):
+                sums[v] = thread_type(combine(sums[v], tile[v]))
+            at += splits * uint64(loads) * down
+        for v in range(vector):
+            tile[v] = sums[v]
+
+    return add_run
 
 
 def rows_of_warp(width, height):
@@ -482,76 +644,124 @@ def make_combine_strands(operation, vector, width, height):
     return combine_strands
 
 
-# -- two reduced axes ------------------------------------------------------------------------------
+# -- any strides -----------------------------------------------------------------------------------
+
+
+class Walk(NamedTuple):
+    """Where the kernel ``strided`` finds the elements of an array, and who takes them.
+
+    Results are numbered over three kept axes (outer, between, inner), elements of a result over three reduced ones
+    (slabs, rows, n). A team of threads takes 2**wide neighbouring results of inner, with 2**high threads for each.
+    """
+
+    pairs: np.uint32  # outer * between
+    between: Divisor
+    inner: np.uint32
+    across: Divisor  # teams along inner
+    rows: Divisor
+    n: Divisor
+    elements: np.uint32  # of a result
+    share: np.uint32  # of them that a block takes
+    wide: np.uint32
+    high: np.uint32
+    # Elements from one index to the next, of the input and of the output; and to the first result.
+    x_steps: tuple[np.int64, ...]
+    out_steps: tuple[np.int64, ...]
+    out_first: np.int64
+    steps: tuple[np.int64, ...]
+    # How far a thread advances along rows and n, and in memory; what the ends of a slab and of a row add to that.
+    on: tuple[np.uint32, np.uint32]
+    advance: np.int64
+    ends: tuple[np.int64, np.int64]
 
 
 @functools.cache
-def make_nested(operation, width, height, teams, loads):
-    """Make the kernel ``nested``, which reduces an array seen as (outer, rows, between, n, inner) over rows and n.
+def make_strided(operation, threads, loads):
+    """Make the kernel ``strided``, for arrays of any strides: see `Walk`. The order of elements must not matter.
 
-    The order of elements must not matter. A team of ``width`` x ``height`` threads takes ``width`` neighbouring results
-    of one outer and one between; a block has ``teams`` of them along the two, all sizes powers of two. Blocks along y
-    share the elements of a result, those along z take the next results of inner.
+    Blocks along y share the elements of a result.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     thread_type, finish = operation.thread_type, operation.finish
-    take, fold, threads = make_take(operation, 1), make_fold(operation, loads), width * height * teams
+    take, fold = make_take(operation, 1), make_fold(operation, loads)
 
     @cuda.jit(device=True)
-    def combine_team(total, shared):
+    def combine_team(total, shared, wide, high):
         """Combine what the threads of a team hold for the same result; its first row of threads gets it."""
-        tid = uint64(cuda.threadIdx.x)
+        tid = uint32(cuda.threadIdx.x)
         shared[tid] = total
-        step = height // 2
-        while step > 0:
+        step = uint32(1) << high >> uint32(1)
+        while step > uint32(0):
             cuda.syncthreads()
-            if tid // uint64(width) % uint64(height) < step:
-                shared[tid] = accumulator(combine(shared[tid], shared[tid + uint64(step * width)]))
-            step //= 2
+            if tid >> wide & ((uint32(1) << high) - uint32(1)) < step:
+                shared[tid] = accumulator(combine(shared[tid], shared[tid + (step << wide)]))
+            step >>= uint32(1)
         cuda.syncthreads()
         return shared[tid]
 
+    @cuda.jit(device=True)
+    def carry(row, place, at, walk):
+        """Go on from the end of a row, and of a slab."""
+        if place >= walk.n.value:
+            row, place, at = row + uint32(1), place - walk.n.value, at + walk.ends[1]
+        if row >= walk.rows.value:
+            row, at = row - walk.rows.value, at + walk.ends[0]
+        return uint32(row), uint32(place), at
+
     @cuda.jit
-    def nested(x, out, partials, counters, outer, rows, between, n, inner, count):
+    def strided(x, out, partials, counters, walk, count):
         shared = cuda.shared.array(threads, accumulator)
         flag = cuda.shared.array(1, int32)
         tile = cuda.local.array(loads, thread_type)
-        rows, between, n, inner = uint64(rows), uint64(between), uint64(n), uint64(inner)
-        tid, splits, split = uint64(cuda.threadIdx.x), uint64(cuda.gridDim.y), uint64(cuda.blockIdx.y)
-        column = uint64(cuda.blockIdx.z) * uint64(width) + tid % uint64(width)
-        team = uint64(cuda.blockIdx.x) * uint64(teams) + tid // uint64(width * height)
-        has_result = team < uint64(outer) * between and column < inner
-        o = team // between
-        base = (o * (rows - uint64(1)) * between + team) * n * inner + column
-        # Element r of a result is in row r // n, at r % n there. Both advance by as much each time.
-        me, step = tid // uint64(width) % uint64(height) + split * uint64(height), splits * uint64(height)
-        row, place, rows_on, places_on = me // n, me % n, step // n, step % n
-        total = thread_type(identity)
-        while has_result and row < rows:
-            for k in range(loads):
-                has = row < rows
-                value = take(x, base + (row * between * n + place) * inner if has else uint64(0))
-                tile[k] = value if has else thread_type(identity)
-                row, place = row + rows_on, place + places_on
-                if place >= n:
-                    row, place = row + uint64(1), place - n
+        tid, splits, split = uint32(cuda.threadIdx.x), uint32(cuda.gridDim.y), uint32(cuda.blockIdx.y)
+        team = uint32(cuda.blockIdx.x) * (uint32(threads) >> (walk.wide + walk.high)) + (tid >> (walk.wide + walk.high))
+        pair, block = divided(team, walk.across)
+        o, b = divided(pair, walk.between)
+        i = (block << walk.wide) + (tid & ((uint32(1) << walk.wide) - uint32(1)))
+        me = tid >> walk.wide & ((uint32(1) << walk.high) - uint32(1))
+        has_result = pair < walk.pairs and i < walk.inner
+        base = int64(o) * walk.x_steps[0] + int64(b) * walk.x_steps[1] + int64(i) * walk.x_steps[2]
+        element, stop = split * walk.share + me, min(split * walk.share + walk.share, walk.elements)
+        row, place = divided(element, walk.n)
+        slab, row = divided(row, walk.rows)
+        at = base + int64(slab) * walk.steps[0] + int64(row) * walk.steps[1] + int64(place) * walk.steps[2]
+        total, step = thread_type(identity), uint32(1) << walk.high
+        stop = stop if has_result else uint32(0)
+        while element < stop:
+            element += uint32(loads) * step
+            if element - step < stop and walk.on[1] == step and place + uint32(loads) * walk.on[1] <= walk.n.value:
+                for k in range(loads):  # all in this row
+                    tile[k] = thread_type(take(x, uint64(at + int64(k) * walk.advance)))
+                place += uint32(loads) * walk.on[1]
+                at += int64(loads) * walk.advance
+                row, place, at = carry(row, place, at, walk)
+            else:
+                for k in range(loads):
+                    has = element - uint32(loads - k) * step < stop
+                    value = take(x, uint64(at if has else base))
+                    tile[k] = value if has else thread_type(identity)
+                    row, place, at = carry(row + walk.on[0], place + walk.on[1], at + walk.advance, walk)
             fold(tile)
             total = thread_type(combine(total, tile[0]))
-        result, to = combine_team(accumulator(total), shared), team * inner + column
-        writes = has_result and tid // uint64(width) % uint64(height) == uint64(0)
-        if splits == uint64(1):
+        result = combine_team(accumulator(total), shared, walk.wide, walk.high)
+        writes = has_result and me == uint32(0)
+        to = uint64(
+            walk.out_first + int64(o) * walk.out_steps[0] + int64(b) * walk.out_steps[1] + int64(i) * walk.out_steps[2]
+        )
+        if splits == 1:
             if writes:
                 out[to] = finish(result, count)
             return
+        first = (uint64(pair) * uint64(walk.inner) + uint64(i)) * uint64(splits)
         if writes:
-            partials[to * splits + split] = result
-        if is_last(counters, uint64(cuda.blockIdx.z) * uint64(cuda.gridDim.x) + uint64(cuda.blockIdx.x), splits, flag):
-            result, part = accumulator(identity), tid // uint64(width) % uint64(height)
+            partials[first + uint64(split)] = result
+        if is_last(counters, uint64(cuda.blockIdx.x), splits, flag):
+            result, part = accumulator(identity), me
             while has_result and part < splits:
-                result = accumulator(combine(result, partials[to * splits + part]))
-                part += uint64(height)
-            result = combine_team(result, shared)
+                result = accumulator(combine(result, partials[first + uint64(part)]))
+                part += uint32(1) << walk.high
+            result = combine_team(result, shared, walk.wide, walk.high)
             if writes:
                 out[to] = finish(result, count)
 
-    return nested
+    return strided

@@ -8,7 +8,7 @@ from gpukit.scan import fast
 from warpstep.integers import ceil_div, next_power_of_two
 from warpstep.limits import MAX_GRID_YZ, WARP
 
-__all__ = ["Launch", "choose"]
+__all__ = ["Launch", "choose", "turns"]
 
 #: Threads of a block, and the bytes that a thread holds.
 THREADS = 256
@@ -26,8 +26,9 @@ GROUP_ROUNDS = 8
 #: Rows that a thread of ``columns`` has in flight, and threads per multiprocessor that share the rows.
 COLUMN_LOADS = 8
 COLUMN_THREADS = 1024
-#: Rows of a share at least: each share reads what the others before it amount to.
-MIN_ROWS = 64
+#: Rows of a share at least: each share reads what the others before it amount to. With more than so many shares it is
+#: faster to turn the columns into rows.
+MIN_ROWS, MAX_SHARES = 64, 256
 
 
 class Launch(NamedTuple):
@@ -77,6 +78,12 @@ def choose(
         kernel = fast.make_groups(operation, vector, lanes, rounds, THREADS, exclusive)
         return [Launch(kernel, ceil_div(outer, THREADS // lanes), THREADS, (outer, n))]
     return [_tiles(operation, itemsize, vector, outer, n, exclusive)]
+
+
+def turns(outer: int, n: int, inner: int) -> bool:
+    """Tell whether columns are turned into rows before a scan: where few of them are long."""
+    wanted = COLUMN_THREADS * cuda.get_current_device().MULTIPROCESSOR_COUNT
+    return inner > 1 and min(wanted // (outer * inner), n // MIN_ROWS) > MAX_SHARES
 
 
 def _tiles(operation, itemsize, vector, outer, n, exclusive):

@@ -176,6 +176,7 @@ def make_narrow(kind, itemsize, falling, vector):
     the k-th. ``counts`` are 0 before and after the launch, as is ``finished``.
     """
     ordered, load, width = make_ordered(kind, itemsize, falling), make_load(vector), 8 * itemsize
+    key_type, at_once = getattr(types, f"uint{width}"), LOADS * vector
 
     @cuda.jit(device=True)
     def count(own, key, shift, digits):
@@ -187,6 +188,7 @@ def make_narrow(kind, itemsize, falling, vector):
     @cuda.jit
     def narrow(keys, counts, finished, found, wanted, shift, n, blocks, k):
         own, last = cuda.shared.array(DIGITS, uint32), cuda.shared.array(1, uint32)
+        held = cuda.local.array(at_once, key_type)
         tid, n, blocks = cuda.threadIdx.x, uint64(n), uint32(blocks)
         row = uint32(cuda.blockIdx.x) // blocks
         first, step = uint64(row) * n, uint64(blocks) * uint64(THREADS * vector)
@@ -194,16 +196,24 @@ def make_narrow(kind, itemsize, falling, vector):
         digits = uint64(0) if begins else found[row]
         own[tid] = uint32(0)
         cuda.syncthreads()
+        # Places count from an aligned address, at which or after which the row begins.
+        before = first % uint64(vector)
         at = (uint64(uint32(cuda.blockIdx.x) - row * blocks) * uint64(THREADS) + uint64(tid)) * uint64(vector)
-        while at + uint64(vector) <= n:
-            values = load(keys, first + at)
-            for v in range(vector):
-                count(own, values[v], shift, digits)
-            at += step
-        if at < n:
-            for v in range(vector):
-                if at + uint64(v) < n:
-                    count(own, keys[first + at + uint64(v)], shift, digits)
+        while at < before + n:
+            if at >= before and at + uint64(LOADS - 1) * step + uint64(vector) <= before + n:
+                for j in range(LOADS):
+                    values = load(keys, first + at - before + uint64(j) * step)
+                    for v in range(vector):
+                        held[j * vector + v] = values[v]
+                for j in range(at_once):
+                    count(own, held[j], shift, digits)
+            else:
+                for j in range(LOADS):
+                    for v in range(vector):
+                        place = at + uint64(j) * step + uint64(v)
+                        if place >= before and place < before + n:
+                            count(own, keys[first + place - before], shift, digits)
+            at += uint64(LOADS) * step
         cuda.syncthreads()
         place = uint64(row) * uint64(DIGITS) + uint64(tid)
         if own[tid] > uint32(0):
@@ -256,12 +266,14 @@ def make_collect(kind, itemsize, falling, vector):
         row = start[0] // uint32(tiles)
         part = start[0] - row * uint32(tiles)
         first, kth = uint64(row) * n, found[row]
-        place = uint64(part) * uint64(tile_size) + uint64(tid // WARP * of_warp + tid % WARP * vector)
+        # Places count from an aligned address, at which or after which the row begins.
+        before = first % uint64(vector)
+        place = uint64(part) * uint64(tile_size) + uint64(tid // WARP * of_warp + tid % WARP * vector) - before
         counts = cuda.local.array(ROUNDS, int64)
         for r in range(ROUNDS):
             at = place + uint64(r * step)
             counts[r] = int64(0)
-            if at + uint64(vector) <= n:
+            if at < n and at + uint64(vector) <= n:
                 values = load(keys, first + at)
                 for v in range(vector):
                     tile[r * vector + v] = values[v]
@@ -279,19 +291,19 @@ def make_collect(kind, itemsize, falling, vector):
         if tid % WARP == 0:
             of_warps[tid // WARP] = total
         cuda.syncthreads()
-        before, total = int64(0), int64(0)
+        rank_before, total = int64(0), int64(0)
         for w in range(WARPS):
-            before += of_warps[w] if w < tid // WARP else int64(0)
+            rank_before += of_warps[w] if w < tid // WARP else int64(0)
             total += of_warps[w]
         if tid < WARP:
             prefix = look_back(words, uint64(row), uint64(part), uint64(tiles), start[1], total)
             if tid == 0:
                 shared[0] = prefix
         cuda.syncthreads()
-        before += shared[0]
+        rank_before += shared[0]
         of_equal = int64(wanted[row])
         for r in range(ROUNDS):
-            rank = before + counts[r]
+            rank = rank_before + counts[r]
             for v in range(vector):
                 at = place + uint64(r * step + v)
                 if at < n:
@@ -409,7 +421,7 @@ def _select(problem, dtype, keys, chosen, positions, largest):
     counts, finished = zeros[: rows * DIGITS], zeros[rows * DIGITS : rows * (DIGITS + 1)]
     found, wanted = work.take("found", rows, np.uint64), work.take("wanted", rows, np.uint32)
     vector = min(VECTOR, 16 // itemsize)
-    while address_of(keys) % (vector * itemsize) or rows > 1 and n % vector:
+    while address_of(keys) % (vector * itemsize):
         vector //= 2
     blocks = max(1, min(ceil_div(n, THREADS * vector * 4), BLOCKS * _processors() // rows))
     kernel = make_narrow(dtype.kind, itemsize, largest, vector)
@@ -417,7 +429,7 @@ def _select(problem, dtype, keys, chosen, positions, largest):
     made: list[tuple] = []
     for shift in range(8 * itemsize - BITS, -1, -BITS):
         made.append((narrow, (keys, counts, finished, found, wanted, shift, n, blocks, k)))
-    tiles = ceil_div(n, THREADS * vector * ROUNDS)
+    tiles = ceil_div(n + (vector - 1 if rows > 1 else 0), THREADS * vector * ROUNDS)
     words = count_words(make_operations("max", np.dtype(np.int64))[0], rows, tiles)
     kernel = make_collect(dtype.kind, itemsize, largest, vector)
     collect = configure_quietly(kernel, tiles * rows, THREADS, problem.stream)

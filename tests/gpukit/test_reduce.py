@@ -339,6 +339,33 @@ def test_rows_with_gaps_between_them(flatten):
                 assert flat.shape[1] == form[-1][0] == length
 
 
+def test_any_strides_are_read_where_they_are(monkeypatch):
+    """Axes backwards, in steps and in part, up to three reduced ones; shared by blocks, and the same element again."""
+    monkeypatch.setattr("gpukit._host.call.copy_launches", None)  # no copy is made
+    cases = [((40, 60), np.s_[::-1, ::-2], (0,)), ((40, 60), np.s_[::2, ::-1], (1,)), ((2, 9000), np.s_[:, ::2], (1,))]
+    cases += [((6, 50, 40), np.s_[:, 3:40, 5:33], axes) for axes in ((1, 2), (0, 1, 2))]
+    cases += [((5, 6, 7, 8, 9), np.s_[::2, ::-1, :, 1:5], (1, 3)), ((30, 2, 3, 2, 20), np.s_[..., :7], (0, 1, 3))]
+    views = [(base, base[index], axes) for shape, index, axes in cases for base in (np.rint(4 * filled(shape, "f4")),)]
+    views += [(base, np.broadcast_to(base[0], (70, 60)), (axis,)) for base in (views[0][0],) for axis in (0, 1)]
+    for base, view, axes in views:
+        on_device = view_on_device(view, base, cuda.to_device(base))
+        got = reduce.reduce(on_device, axes).copy_to_host()
+        assert np.array_equal(got, view.sum(axes)), (view.shape, view.strides, axes)
+
+
+def test_few_columns_are_read_as_one_run(monkeypatch):
+    monkeypatch.setattr(cost, "NARROW_MIN_BYTES", (0, 0))
+    check(filled((9001, 3), "u1"), 0, "mean")
+    check_trace((2, 4001, 7), [(2, False), (4001, True), (7, False)], 1)
+
+
+def test_a_warp_takes_a_row_alone(monkeypatch):
+    monkeypatch.setattr(cost, "BLOCKS", 0)  # a device that few rows fill
+    check_trace((5, 3573), [(5, False), (3573, True)], 1)
+    x = np.random.default_rng(3).integers(0, 2**32, (3, 3573), np.uint32)
+    assert np.array_equal(reduce.reduce(x, 1, (after, 1)), all_after(x.T))
+
+
 def test_bfloat16():
     bits = (filled((40, 301), "f4").view(np.uint32) >> 16).astype(np.uint16)
     wide = (bits.astype(np.uint32) << 16).view(np.float32)
@@ -388,12 +415,16 @@ def test_kernels_read_each_element_once_without_error(shape, axis, flatten, monk
         shape, _ = (2, 7, 60), monkeypatch.setattr(cost, "BLOCKS", 0)
     shape = tuple(min(n, 9000) for n in shape)
     axes = frozenset(range(len(shape)) if axis is None else (axis % len(shape),))
-    x = filled(shape, "f4")
-    first, again = operators.make_operations("sum", x.dtype)
+    _, form = flatten(cuda.to_device(filled(shape, "f4")), axes, lambda x: x)
+    check_trace(shape, form, axis)
+
+
+def check_trace(shape, form, axis):
+    """Trace the one launch of a sum: it reads each element once, without findings."""
+    x, (first, again) = filled(shape, "f4"), operators.make_operations("sum", np.dtype("f4"))
     like = x.sum(axis, dtype=np.float64).reshape(-1)
     out = cuda.to_device(np.full(like.size, np.nan, np.float32))
-    flat, form = flatten(cuda.to_device(x), axes, lambda x: x)
-    ((launch, arguments),) = api.launches(flat, form, first, again, out)
+    ((launch, arguments),) = api.launches(cuda.to_device(x.reshape(-1)), form, first, again, out)
     trace = gpukit.trace(launch, *arguments)
     assert trace.findings == [] and np.allclose(out.copy_to_host(), like, atol=1e-3)
     coverage = {c.array: c for c in trace.coverage}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import gpukit
 from gpukit import cuda, operators, scan
 from gpukit._host.call import Problem, forget
-from gpukit.scan import counting, fast, ladder, segments, sorting
+from gpukit.scan import cost, counting, fast, ladder, segments, sorting
 from gpukit.scan import largest as picking
 
 NUMPY = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -73,6 +73,12 @@ def problems(draw):
 @example(problem=(filled((500, 7), "i1"), 1), op="max", exclusive=True)  # several rows in a warp
 def test_as_numpy(problem, op, exclusive):
     check(*problem, op, exclusive)
+
+
+def test_long_columns_are_turned_into_rows(monkeypatch):
+    monkeypatch.setattr(cost, "MAX_SHARES", 0)
+    x = filled((2, 300, 3), "u1")
+    assert np.array_equal(scan.scan(x, 1), x.cumsum(1))
 
 
 def test_products_and_special_values():
@@ -293,7 +299,7 @@ def best(x, k, axis, largest):
     share=st.floats(0, 1),
     largest=st.booleans(),
 )
-@example(shape=(66_000, 1), axis=0, dtype="f4", share=0.0003, largest=True)  # too long for a block
+@example(shape=(66_001, 2), axis=0, dtype="f4", share=0.0003, largest=True)  # too long for a block, and not aligned
 @example(shape=(4200, 2), axis=0, dtype="i2", share=1.0, largest=False)
 def test_topk_is_the_beginning_of_a_sort(shape, axis, dtype, share, largest):
     x = special(shape[0] * shape[1], dtype, shape[0]).reshape(shape)
