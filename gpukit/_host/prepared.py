@@ -127,11 +127,15 @@ class Prepared:
         """List (position, array) of the arguments, and parts of tuples, that are arrays."""
         return [(position, value) for position, value in enumerate(_flat(self.args)) if _is_array(value)]
 
-    def bind(self, positions) -> dict:
-        """Release the arrays at these positions; from now on a launch reads their addresses from the memory returned.
+    def bind(self, cells: dict, block) -> None:
+        """Release the arrays at some positions; from now on `start` reads their addresses from a block of memory.
 
-        Returns {position: (memory, index)}: ``memory[index] = address`` before `start`. Only one thread at a time may
-        do so.
+        Parameters
+        ----------
+        cells : dict
+            {position: index in the block}.
+        block : ctypes array of uint64
+            Only one thread at a time may write it, and `start`.
         """
         raise NotImplementedError
 
@@ -163,8 +167,9 @@ class _PreparedOnEmulator(Prepared):
     def __init__(self, launch, args):
         super().__init__(launch, args)
         self._types = [argument_type(value) for value in args]
-        #: Of bound arrays, by position.
-        self._layouts, self._addresses = {}, {}
+        #: Of bound arrays, by position: layout and index in the block.
+        self._bound: dict[int, tuple[dict, int]] = {}
+        self._block: Any = None
         self.start = self._start
 
     def _take(self, args):
@@ -175,22 +180,21 @@ class _PreparedOnEmulator(Prepared):
                     f"argument {position} of {self.name} is {argument_type(value)}; it was prepared for {type_}"
                 )
 
-    def bind(self, positions):
-        values = list(_flat(self.args))
-        for position in positions:
+    def bind(self, cells, block):
+        values, self._block = list(_flat(self.args)), block
+        for position, cell in cells.items():
             array, values[position] = as_device_array(values[position]), None
-            self._layouts[position] = {"shape": array.shape, "strides": array.strides, "typestr": array.dtype.str}
-            self._addresses[position] = address_of(array)
+            layout = {"shape": array.shape, "strides": array.strides, "typestr": array.dtype.str, "version": 3}
+            self._bound[position] = layout, cell
         self.args = _like(self.args, iter(values))
-        return {position: (self._addresses, position) for position in positions}
 
     def _start(self):
-        if not self._layouts:
+        if not self._bound:
             self.launch(*self.args)
             return
         values = list(_flat(self.args))
-        for position, layout in self._layouts.items():
-            array = layout | {"data": (self._addresses[position], False), "version": 3}
+        for position, (layout, cell) in self._bound.items():
+            array = layout | {"data": (self._block[cell], False)}
             values[position] = cuda.from_cuda_array_interface(array, sync=False)
         self.launch(*_like(self.args, iter(values)))
 
@@ -269,10 +273,12 @@ class _PreparedOnGpu(Prepared):
         for position, slot in self._numbers:
             slot.write(flat[position])
 
-    def bind(self, positions):
+    def bind(self, cells, block):
+        self.args = [value for position, value in enumerate(_flat(self.args)) if position not in cells]
         slots: Any = self._slots
-        self.args = [value for position, value in enumerate(_flat(self.args)) if position not in positions]
-        return {position: (self._memory, slots[position].address) for position in positions}
+        for position, cell in cells.items():
+            self._addresses[slots[position].address] = ctypes.addressof(block) + 8 * cell
+        self._kept += (block,)
 
     def failed(self, code):
         if code == _INVALID_CONTEXT:  # this thread has not used the device before; now it gets a context

@@ -1,5 +1,8 @@
 """Launches of a call, recorded so that a call like it repeats them with its own arrays' addresses."""
 
+import ctypes
+import functools
+import struct
 import threading
 from collections import OrderedDict
 from threading import get_ident
@@ -21,6 +24,9 @@ OTHERS = 3
 class RecordedCall:
     """Prepared launches of one call, and which of their arrays lie in its inputs or in its outputs.
 
+    The launches read these addresses from the call's own block of memory: first those of the inputs and outputs, then
+    those that lie inside of them, or in work memory.
+
     Parameters
     ----------
     prepared : list of Prepared
@@ -39,15 +45,18 @@ class RecordedCall:
     """
 
     __slots__ = (
+        "block",
         "launches",
         "lock",
         "make_output",
         "maps",
+        "moves",
         "places",
         "reach",
         "replayable",
         "version",
         "work",
+        "write",
         "_held",
     )
 
@@ -60,48 +69,66 @@ class RecordedCall:
         arrays = [*map(as_device_array, inputs), *outputs]
         starts, spans = [address_of(array) for array in arrays], [span(array) for array in arrays]
         self.reach = [(low - start, high - start) for (low, high), start in zip(spans, starts, strict=True)]
+        used, kept = self._bind(prepared, starts, spans)
+        self.moves = bool(self._held or self.places or self.maps)
+        self.write = functools.partial(struct.Struct(f"{len(arrays)}Q").pack_into, self.block, 0)
         self.launches = [(launch, launch.start) for launch in prepared]
-        #: (memory, index, number of a pointer, bytes to add): where the launches read addresses in inputs and output.
-        self.places: list[tuple] = []
-        used, kept = set(), 0
-        moved = [] if work is None else [_Map(movable) for movable in work.maps]
-        maps = {address_of(each.map.memory): each for each in moved}
-        for launch in prepared:
-            bound = {}
-            for position, array in launch.arrays():
-                low, high = span(array)
-                inside = [i for i, (start, stop) in enumerate(spans) if start <= low < high <= stop]
-                own = next((held for held in self._held if held.start <= low < high <= held.stop), None)
-                if low in maps:
-                    bound[position] = maps[low].uses, ()
-                elif inside:
-                    bound[position] = self.places, (inside[0], address_of(array) - starts[inside[0]])
-                    used.update(i for i in inside if starts[i] == starts[inside[0]])
-                elif own is not None:
-                    bound[position] = own.uses, (address_of(array) - own.start,)
-                else:
-                    kept += high - low
-            for position, place in launch.bind(bound).items():
-                uses, rest = bound[position]
-                uses.append((*place, *rest))
-        self.maps = []
-        for each in moved:
-            low, high = span(each.map.array)
-            inside = [i for i, (start, stop) in enumerate(spans) if start <= low < high <= stop]
-            own = next((held for held in self._held if held.start <= low < high <= held.stop), None)
-            if inside:
-                self.maps.append((each, inside[0], low - starts[inside[0]]))
-                used.update(i for i in inside if starts[i] == starts[inside[0]])
-            elif own is not None:
-                own.maps.append((each, low - own.start))
-            each.map.release()
-        count = len(inputs)  # an address of 0 is that of no memory that can be told from another
+        last = len(inputs)  # an address of 0 is that of no memory that can be told from another
         apart = all(
-            a[1] <= b[0] or b[1] <= a[0] or i < count and starts[i] == starts[j] != 0
+            a[1] <= b[0] or b[1] <= a[0] or i < last and starts[i] == starts[j] != 0
             for i, a in enumerate(spans)
             for j, b in enumerate(spans[:i])
         )
         self.replayable = apart and used.issuperset(range(len(spans))) and kept <= MAX_KEPT
+
+    def _bind(self, prepared, starts, spans) -> tuple[set[int], int]:
+        """Have the launches read addresses from the block; return which arrays they use, and bytes that they keep."""
+        moved = [] if self.work is None else [_Map(movable) for movable in self.work.maps]
+        owners = {address_of(each.map.memory): each for each in moved}
+        cells: dict[tuple[Any, int], int] = {(i, 0): i for i in range(len(starts))}
+        addresses, used, kept = list(starts), set(), 0
+        bound: list[dict[int, int]] = [{} for _ in prepared]
+        for launch, positions in zip(prepared, bound, strict=True):
+            for position, array in launch.arrays():
+                address, (low, high) = address_of(array), span(array)
+                owner, offset = owners.get(address), 0
+                if owner is None:
+                    owner, offset = self._owner_of(array, starts, spans, used)
+                if owner is None:
+                    kept += high - low
+                    continue
+                positions[position] = cells.setdefault((owner, offset), len(cells))
+                addresses += [address] * (len(cells) - len(addresses))
+        self.block = (ctypes.c_uint64 * len(cells))(*addresses)
+        for launch, positions in zip(prepared, bound, strict=True):
+            launch.bind(positions, self.block)
+        #: (cell, number of a pointer, bytes to add), and (map, number of a pointer, bytes to add).
+        self.places, self.maps = [], []
+        for (owner, offset), cell in cells.items():
+            if not isinstance(owner, int):
+                owner.uses.append((cell, offset))
+            elif offset:
+                self.places.append((cell, owner, offset))
+        for each in moved:
+            owner, offset = self._owner_of(each.map.array, starts, spans, used)
+            if isinstance(owner, int):
+                self.maps.append((each, owner, offset))
+            elif owner is not None:
+                owner.maps.append((each, offset))
+            each.map.release()
+        return used, kept
+
+    def _owner_of(self, array, starts, spans, used: set[int]) -> tuple[Any, int]:
+        """What an array lies in, and its offset in bytes: an array of the call by its number, work memory, or None."""
+        low, high = span(array)
+        inside = [i for i, (start, stop) in enumerate(spans) if start <= low < high <= stop]
+        if inside:
+            used.update(i for i in inside if starts[i] == starts[inside[0]])
+            return inside[0], address_of(array) - starts[inside[0]]
+        for held in self._held:
+            if held.start <= low < high <= held.stop:
+                return held, address_of(array) - held.start
+        return None, 0
 
     def overlaps(self, pointers):
         """Whether the output, which is the last pointer, shares memory with an input."""
@@ -113,12 +140,16 @@ class RecordedCall:
                 return True
         return False
 
-    def find_work(self):
-        """Find the work memory where it is now."""
-        assert self.work is not None
-        for held in self._held:
-            held.find()
-        self.version = self.work.buffers.version
+    def move(self, pointers):
+        """Write the other cells: find the work memory where it is now, and what lies inside of arrays."""
+        if self.work is not None and self.version != self.work.buffers.version:
+            for held in self._held:
+                held.find(self.block)
+            self.version = self.work.buffers.version
+        for cell, source, offset in self.places:
+            self.block[cell] = pointers[source] + offset
+        for each, source, offset in self.maps:
+            each.move(pointers[source] + offset, self.block)
 
 
 def repeat(
@@ -159,7 +190,7 @@ def repeat(
         return None, None, None
     if recorded is None or (out is not None and recorded.overlaps(pointers)):
         return None, key, None
-    if len(cache.calls) > cache.half:
+    if cache.crowded:
         cache.touch(key)
     if find:
         return recorded, key, None
@@ -167,12 +198,9 @@ def repeat(
         out = recorded.make_output(pointers)
     recorded.lock.acquire()  # a with statement takes twice as long
     try:
-        if recorded.work is not None and recorded.version != recorded.work.buffers.version:
-            recorded.find_work()
-        for each, source, offset in recorded.maps:
-            each.move(pointers[source] + offset)
-        for memory, index, source, offset in recorded.places:
-            memory[index] = pointers[source] + offset
+        recorded.write(*pointers)
+        if recorded.moves:
+            recorded.move(pointers)
         for launch, start in recorded.launches:
             if code := start():
                 launch.failed(code)
@@ -186,8 +214,7 @@ class _Held:
 
     Attributes
     ----------
-    uses : list of (memory, index, bytes from the start)
-        Where launches read the addresses.
+    uses : list of (cell of the block, bytes from the start)
     maps : list of (_Map, bytes from the start)
     """
 
@@ -197,13 +224,13 @@ class _Held:
         self.work, self.key, self.size, self.uses, self.maps = work, key, size, [], []
         self.start, self.stop = span(work.find(key, size))
 
-    def find(self):
-        """Find the memory where it is now, or make it again, and tell the launches."""
+    def find(self, block):
+        """Find the memory where it is now, or make it again, and write the block's cells."""
         self.start, self.stop = span(self.work.find(self.key, self.size))
-        for memory, index, offset in self.uses:
-            memory[index] = self.start + offset
+        for cell, offset in self.uses:
+            block[cell] = self.start + offset
         for each, offset in self.maps:
-            each.move(self.start + offset)
+            each.move(self.start + offset, block)
 
 
 class _Map:
@@ -211,8 +238,7 @@ class _Map:
 
     Attributes
     ----------
-    uses : list of (memory, index)
-        Where launches read its address.
+    uses : list of (cell of the block, 0)
     """
 
     __slots__ = ("address", "map", "uses")
@@ -220,12 +246,12 @@ class _Map:
     def __init__(self, map):
         self.map, self.uses, self.address = map, [], address_of(map.array)
 
-    def move(self, address):
-        """Describe the array at another address, and tell the launches."""
+    def move(self, address, block):
+        """Describe the array at another address, and write the block's cells."""
         if address != self.address:
             place = address_of(self.map.at(address))
-            for memory, index in self.uses:
-                memory[index] = place
+            for cell, _ in self.uses:
+                block[cell] = place
             self.address = address
 
 
@@ -236,21 +262,23 @@ class LaunchCache:
 
     Attributes
     ----------
+    crowded : bool
+        Whether it is more than half full.
     calls : OrderedDict
         By `settings_key` and the keys of the arrays.
     known : dict
-        {key: (recorded call, its key in ``calls``, settings)}. These keys have the ids of the settings, which takes
-        less time; the ids stay theirs as long as the settings are kept. A call usually has the very settings of the one
+        {key: (recorded call, its key in ``calls``, settings)}, where the key has the settings' ids: these are hashed in
+        less time, and stay theirs as long as the settings are kept. A call usually has the very settings of the one
         before: defaults, small ints, constants of the caller.
     """
 
     def __init__(self, max_calls: int = 1024):
-        self.max_calls, self.half = max_calls, max_calls // 2
+        self.max_calls, self.crowded = max_calls, False
         self.calls, self.known = OrderedDict(), {}
         self._lock = threading.Lock()
 
     def find(self, key: tuple, settings: tuple) -> tuple:
-        """Find what ``known`` has for a key, which is not there yet; None for a call that is not recorded."""
+        """Find a call by the values of its settings, and put it into ``known``; (None, key, settings) without one."""
         by_value, constant = settings_key(settings)
         own = (*key[:OTHERS], by_value, *key[OTHERS + len(settings) :])
         found = self.calls.get(own), own, settings
@@ -272,8 +300,10 @@ class LaunchCache:
             while len(self.calls) > self.max_calls:
                 self.calls.popitem(last=False)
                 self.known.clear()
+            self.crowded = len(self.calls) > self.max_calls // 2
 
     def clear(self):
         with self._lock:
             self.calls.clear()
             self.known.clear()
+            self.crowded = False

@@ -1,7 +1,9 @@
 """`gpukit._numba` is the only file of gpukit that names numba-cuda's internals."""
 
 import ast
+import gc
 from pathlib import Path
+from types import SimpleNamespace
 
 import numba.cuda
 import pytest
@@ -57,3 +59,20 @@ def test_types_of_arguments(value):
     from gpukit import _numba
 
     assert _numba.dtype_of_type(_numba.argument_type(value)).type(value) == value
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_collection_pauses_while_a_kernel_compiles(enabled, monkeypatch):
+    from numba.cuda import dispatcher
+
+    from gpukit import _numba
+
+    seen = []
+    compiling = SimpleNamespace(_cuda_call=lambda *_, **__: seen.append(gc.isenabled()))
+    monkeypatch.setattr(dispatcher, "_dispatcher", SimpleNamespace(Dispatcher=compiling))
+    try:
+        (gc.enable if enabled else gc.disable)()
+        _numba.compiled_kernel(SimpleNamespace(dispatcher=SimpleNamespace(specialized=False)), ())
+        assert gc.isenabled() == enabled and seen == [False]
+    finally:
+        gc.enable()

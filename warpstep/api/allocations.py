@@ -235,14 +235,9 @@ class DevicePointer:
         return self.allocation.address + self.offset if self.allocation.address else None
 
     @property
-    def device_pointer(self) -> int:
-        """The same, 0 for empty memory. Nothing outside the emulator can follow it."""
-        return self.device_pointer_value or 0
-
-    @property
     def device_ctypes_pointer(self) -> ctypes.c_size_t:
-        """The same as a C type."""
-        return ctypes.c_size_t(self.device_pointer)
+        """The same, 0 for empty memory. Nothing outside the emulator can follow it."""
+        return ctypes.c_size_t(self.device_pointer_value or 0)
 
     @property
     def owner(self) -> "DevicePointer":
