@@ -30,6 +30,8 @@ __all__ = ["Output", "copy_launches", "copy_to", "to_device", "upload"]
 DIMENSIONS = 4
 #: Rows and columns of a tile, and rows that a block copies at a time.
 TILE, ROWS = 32, 8
+#: A shorter axis than this would leave most of a tile empty.
+MIN_AXIS = 13
 #: With an element more in each row of a tile, a column lies in 32 different banks.
 PITCH = TILE + 1
 #: Threads of a block that copies element by element, and elements that each has under way.
@@ -123,9 +125,14 @@ def copy_launches(source: Any, target: Any, stream: Any) -> list[tuple]:
     itemsize, last = source.dtype.itemsize, axes[-1]
     turned = next((axis for axis in axes if axis[0] > 1 and axis[1] == itemsize), None)
     number = {1: types.uint8, 2: types.uint16, 4: types.uint32, 8: types.uint64}.get(itemsize)
-    if number and last[2] == itemsize and turned not in (None, last):
+    is_turned = number and last[2] == itemsize and turned not in (None, last)
+    if is_turned:
         # Along the last axis the source is read; the target's neighbours lie along the third.
-        axes = [*(axis for axis in axes if axis is not turned and axis is not last), last, turned]
+        is_turned, pair = min(last[0], turned[0]) >= MIN_AXIS, (last, turned)
+        if not is_turned:  # pixels from planes, or planes from pixels: in the order of the pixels
+            pair = sorted(pair, reverse=True)
+        axes = [*(axis for axis in axes if axis is not turned and axis is not last), *pair]
+    if is_turned:
         source, target = _views(source, target, axes)
         tiles = math.prod(ceil_div(n, TILE) for n in target.shape[2:]) * math.prod(target.shape[:2])
         kernel, grid, block = copy_tiles(number), tiles, (TILE, ROWS)
