@@ -15,10 +15,8 @@ from gpukit._host.arrays import (
     check_axis,
     check_numbers,
     configure_quietly,
-    device_array_of,
 )
 from gpukit._host.call import Problem, call
-from gpukit._host.transfers import copy_launches
 from gpukit.scan import cost, ladder
 from warpstep.values import check_choice, check_flag
 
@@ -98,27 +96,7 @@ def _scan(problem: Problem):
     x, flat = problem.on_device(x), out.reshape(size)
     n = size if axis is None else shape[axis]
     outer, inner = (1, 1) if axis is None else (math.prod(shape[:axis]), math.prod(shape[axis + 1 :]))
-    if cost.turns(outer, n, inner):
-        return _turned(problem, x.reshape(outer, n, inner), flat.reshape(outer, n, inner), operation, exclusive)
-    return _launches(problem, x.reshape(size), flat, operation, (outer, n, inner), exclusive)
-
-
-def _turned(problem, x, out, operation, exclusive):
-    """The launches that scan columns as rows: they are turned before and after."""
-    (outer, n, inner), size = x.shape, x.size
-    rows, scanned = problem.work.take("rows", size, x.dtype), problem.work.take("scanned", size, out.dtype)
-    as_columns = [
-        device_array_of(x.shape, tuple(step * made.dtype.itemsize for step in (n * inner, 1, n)), made.dtype, made)
-        for made in (rows, scanned)
-    ]
-    made = copy_launches(x, as_columns[0], problem.stream)
-    made += _launches(problem, rows, scanned, operation, (outer * inner, n, 1), exclusive)
-    return made + copy_launches(as_columns[1], out, problem.stream)
-
-
-def _launches(problem, x, flat, operation, form, exclusive):
-    """The launches that scan a flat array seen as (outer, n, inner) along its middle axis."""
-    (outer, n, inner), itemsize, made = form, x.dtype.itemsize, []
+    itemsize, made = x.dtype.itemsize, []
     aligned = math.gcd(16, address_of(x) % 16 or 16) // itemsize, math.gcd(16, address_of(flat) % 16 or 16)
     aligned = max(1, min(aligned[0], aligned[1] // min(operation.result.itemsize, 4)))
     for choice in cost.choose(operation, itemsize, aligned, outer, n, inner, exclusive):
@@ -126,7 +104,8 @@ def _launches(problem, x, flat, operation, form, exclusive):
         if choice.words is not None:
             work += (problem.work.flags(2 * choice.words).view(np.uint64),)
         launch = configure_quietly(choice.kernel, choice.grid, choice.block, problem.stream)
-        made.append((launch, (x, flat, *work, *choice.numbers)))
+        arrays = () if choice.alone else (x.reshape(size), flat)
+        made.append((launch, (*arrays, *work, *choice.numbers)))
     return made
 
 

@@ -8,7 +8,7 @@ from gpukit.scan import fast
 from warpstep.integers import ceil_div, next_power_of_two
 from warpstep.limits import MAX_GRID_YZ, WARP
 
-__all__ = ["Launch", "choose", "turns"]
+__all__ = ["Launch", "choose"]
 
 #: Threads of a block, and the bytes that a thread holds.
 THREADS = 256
@@ -26,9 +26,9 @@ GROUP_ROUNDS = 8
 #: Rows that a thread of ``columns`` has in flight, and threads per multiprocessor that share the rows.
 COLUMN_LOADS = 8
 COLUMN_THREADS = 1024
-#: Rows of a share at least: each share reads what the others before it amount to. With more than so many shares it is
-#: faster to turn the columns into rows.
-MIN_ROWS, MAX_SHARES = 64, 256
+#: Rows of a share at least. Each share adds up the amounts of those before it, or ``offsets`` does where there are more
+#: shares than so many; its threads.
+MIN_ROWS, MAX_SHARES, OFFSET_THREADS = 64, 32, 1024
 
 
 class Launch(NamedTuple):
@@ -42,6 +42,8 @@ class Launch(NamedTuple):
         Accumulators that one launch leaves to the next.
     words : int or None
         Words of 64 bits that blocks publish to each other.
+    alone : bool
+        Whether it takes neither input nor output.
     """
 
     kernel: Any
@@ -50,6 +52,7 @@ class Launch(NamedTuple):
     numbers: tuple[int, ...]
     amounts: int | None = None
     words: int | None = None
+    alone: bool = False
 
 
 def choose(
@@ -78,12 +81,6 @@ def choose(
         kernel = fast.make_groups(operation, vector, lanes, rounds, THREADS, exclusive)
         return [Launch(kernel, ceil_div(outer, THREADS // lanes), THREADS, (outer, n))]
     return [_tiles(operation, itemsize, vector, outer, n, exclusive)]
-
-
-def turns(outer: int, n: int, inner: int) -> bool:
-    """Tell whether columns are turned into rows before a scan: where few of them are long."""
-    wanted = COLUMN_THREADS * cuda.get_current_device().MULTIPROCESSOR_COUNT
-    return inner > 1 and min(wanted // (outer * inner), n // MIN_ROWS) > MAX_SHARES
 
 
 def _tiles(operation, itemsize, vector, outer, n, exclusive):
@@ -120,6 +117,17 @@ def _columns(operation, aligned, outer, n, inner, exclusive):
     shares = ceil_div(n, rows)
     block = min(THREADS, max(WARP, next_power_of_two(across)))
     numbers, amounts = (outer, n, inner, rows), shares * outer * inner if shares > 1 else 1
-    parts = ["all"] if shares == 1 else ["amounts", "scan"]
-    kernels = [fast.make_columns(operation, vector, COLUMN_LOADS, exclusive, part) for part in parts]
-    return [Launch(kernel, (ceil_div(across, block), shares), block, numbers, amounts) for kernel in kernels]
+
+    def launch(part):
+        kernel = fast.make_columns(operation, vector, COLUMN_LOADS, exclusive, part)
+        return Launch(kernel, (ceil_div(across, block), shares), block, numbers, amounts)
+
+    if shares == 1:
+        return [launch("all")]
+    if shares <= MAX_SHARES:
+        return [launch("amounts"), launch("scan")]
+    columns = outer * inner
+    width = min(WARP, next_power_of_two(columns))
+    kernel = fast.make_offsets(operation, OFFSET_THREADS, COLUMN_LOADS)
+    offsets = Launch(kernel, ceil_div(columns, width), OFFSET_THREADS, (columns, shares, width), amounts, alone=True)
+    return [launch("amounts"), offsets, launch("rest")]

@@ -23,7 +23,17 @@ from gpukit.scan.primitives import FULL, make_fold_lanes, make_scan_lanes, make_
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
 
-__all__ = ["FIRST", "GROUP", "count_words", "draw", "make_columns", "make_groups", "make_look_back", "make_tiles"]
+__all__ = [
+    "FIRST",
+    "GROUP",
+    "count_words",
+    "draw",
+    "make_columns",
+    "make_groups",
+    "make_look_back",
+    "make_offsets",
+    "make_tiles",
+]
 
 #: Tiles of a group, and groups of a section: what one warp reads at a time.
 GROUP = WARP
@@ -490,7 +500,8 @@ def make_columns(operation, vector, loads, exclusive, part):
     """Make the kernel ``columns``: a thread goes down ``rows`` rows of ``vector`` columns, ``loads`` rows at a time.
 
     ``part`` is "all" where the rows are not shared, else "amounts" for the kernel that finds what each share of rows
-    amounts to, and "scan" for the one that scans it, which begins with what the shares before it amount to.
+    amounts to. "scan" is for the one that scans it, and begins with what the shares before it amount to; "rest" is the
+    same after ``offsets``.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     load, write = make_load(vector), _make_write(operation, vector, exclusive)
@@ -506,8 +517,9 @@ def make_columns(operation, vector, loads, exclusive, part):
             return
         o = i // across
         column, share = (i - o * across) * uint64(vector), uint64(cuda.blockIdx.y)
+        place = (share * uint64(outer) + o) * inner + column
         for v in range(vector):
-            total[v] = accumulator(identity)
+            total[v] = amounts[place + uint64(v)] if part == "rest" else accumulator(identity)
         if part == "scan":
             for s in range(share):
                 at = (uint64(s) * uint64(outer) + o) * inner + column
@@ -527,11 +539,56 @@ def make_columns(operation, vector, loads, exclusive, part):
                     at += inner
             row += uint64(loads)
         if part == "amounts":
-            at = (share * uint64(outer) + o) * inner + column
             for v in range(vector):
-                amounts[at + uint64(v)] = total[v]
+                amounts[place + uint64(v)] = total[v]
 
     return columns
+
+
+@functools.cache
+def make_offsets(operation, threads, loads):
+    """Make the kernel ``offsets``, which replaces amounts of (shares, columns) by those of all shares before each.
+
+    A block takes ``width`` columns, and each of its threads a run of shares, with ``loads`` amounts under way.
+    """
+    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
+
+    @cuda.jit
+    def offsets(amounts, columns, shares, width):
+        shared = cuda.shared.array(threads, accumulator)
+        held = cuda.local.array(loads, accumulator)
+        columns, shares, width = uint64(columns), uint64(shares), uint32(width)
+        tid = uint32(cuda.threadIdx.x)
+        column = uint64(cuda.blockIdx.x) * uint64(width) + uint64(tid % width)
+        run = (shares + uint64(threads // width) - uint64(1)) // uint64(threads // width)
+        first, total = uint64(tid // width) * run, accumulator(identity)
+        stop = min(first + run, shares) if column < columns else first
+        for writes in (False, True):
+            share = first
+            while share < stop:
+                last = stop - uint64(1) - share
+                for k in range(loads):
+                    held[k] = amounts[(share + min(uint64(k), last)) * columns + column]
+                for k in range(loads):
+                    if uint64(k) <= last:
+                        if writes:
+                            amounts[(share + uint64(k)) * columns + column] = total
+                        total = accumulator(combine(total, held[k]))
+                share += uint64(loads)
+            if not writes:  # combine the runs before this one
+                distance = width
+                while distance < uint32(threads):
+                    shared[tid] = total
+                    cuda.syncthreads()
+                    if tid >= distance:
+                        total = accumulator(combine(shared[tid - distance], total))
+                    cuda.syncthreads()
+                    distance *= uint32(2)
+                shared[tid] = total
+                cuda.syncthreads()
+                total = shared[tid - width] if tid >= width else accumulator(identity)
+
+    return offsets
 
 
 @functools.cache

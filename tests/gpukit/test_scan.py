@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import gpukit
 from gpukit import cuda, operators, scan
 from gpukit._host.call import Problem, forget
-from gpukit.scan import cost, counting, fast, ladder, segments, sorting
+from gpukit.scan import api, counting, fast, ladder, segments, sorting
 from gpukit.scan import largest as picking
 
 NUMPY = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -75,10 +75,9 @@ def test_as_numpy(problem, op, exclusive):
     check(*problem, op, exclusive)
 
 
-def test_long_columns_are_turned_into_rows(monkeypatch):
-    monkeypatch.setattr(cost, "MAX_SHARES", 0)
-    x = filled((2, 300, 3), "u1")
-    assert np.array_equal(scan.scan(x, 1), x.cumsum(1))
+def test_many_shares_of_columns():
+    x = filled((2, 2200, 3), "u1")
+    assert np.array_equal(launches_of(api._scan, cuda.to_device(x), settings=(1, "sum", False)), x.cumsum(1))
 
 
 def test_products_and_special_values():
@@ -102,6 +101,8 @@ def test_functions_need_not_be_commutative():
     for i in range(1, x.size):
         want[i] = compose(want[i - 1], x[i])
     assert np.array_equal(scan.scan(x, op=(compose, 1000)), want)
+    columns = np.repeat(x[:, None], 2, 1)  # of many shares
+    assert np.array_equal(scan.scan(columns, 0, (compose, 1000)), np.repeat(want[:, None], 2, 1))
 
 
 def test_tiles_look_back_over_tiles_groups_and_sections():
