@@ -96,11 +96,12 @@ def find_segment(offsets, segments, element):
 
 
 @functools.cache
-def make_tiles(operation, part, exclusive=False):
+def make_tiles(operation, part, exclusive=False, alone=False):
     """Make the kernel ``tiles``: a block scans ``TILE`` elements, and begins again with each segment.
 
     ``part`` is "reduce" to write what segments amount to, "amounts" for what a tile leaves to those after it, and
-    "scan" to write the scan, with what others have left.
+    "scan" to write the scan, with what others have left. With ``alone`` there is one tile, and no other
+    launch.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     finish, scan_pairs = operation.finish, make_scan_pairs(operation, THREADS)
@@ -134,7 +135,7 @@ def make_tiles(operation, part, exclusive=False):
             else:
                 value = accumulator(combine(value, own[e]))
         value, head, total, total_head = scan_pairs(value, head)
-        if part == "scan" and not head:
+        if part == "scan" and not alone and not head:
             value = accumulator(combine(carries[cuda.blockIdx.x], value))
         for e in range(EACH):
             if begins[tid * EACH + e]:
@@ -142,7 +143,7 @@ def make_tiles(operation, part, exclusive=False):
             else:
                 before, value = value, accumulator(combine(value, own[e]))
             held[tid * PITCH + e] = before if exclusive else value
-        if part != "scan" and tid == 0:
+        if part != "scan" and not alone and tid == 0:
             totals[cuda.blockIdx.x], heads[cuda.blockIdx.x] = total, total_head
         cuda.syncthreads()
 
@@ -150,9 +151,11 @@ def make_tiles(operation, part, exclusive=False):
             for i in range(tid, size, THREADS):
                 out[base + int64(i)] = finish(held[i + i // EACH], 1)
         if part == "reduce":
-            segment = found[0] + int64(tid)
-            while segment < int64(segments) and int64(offsets[segment]) < base + int64(size):
+            segment = int64(tid) if alone else found[0] + int64(tid)
+            while segment < int64(segments) and (alone or int64(offsets[segment]) < base + int64(size)):
                 start, stop = int64(offsets[segment]), int64(offsets[segment + int64(1)])
+                if alone and start == stop:
+                    out[segment] = finish(accumulator(identity), 1)
                 if start < stop and stop <= base + int64(size):
                     last = int32(stop - base) - 1
                     if start >= base:
@@ -327,8 +330,11 @@ def _segmented(problem: Problem):
     def add(kernel, grid, block, *arguments):
         made.append((configure_quietly(kernel, grid, block, problem.stream), arguments))
 
+    arguments = x, offsets, out, totals, heads, leads, carries, n, segments
+    if tiles == 1 and segments <= TILE:
+        add(make_tiles(operation, part, exclusive, True), 1, THREADS, *arguments)
+        return made
     if tiles:
-        arguments = x, offsets, out, totals, heads, leads, carries, n, segments
         add(make_tiles(operation, "amounts" if part == "scan" else part), tiles, THREADS, *arguments)
         add(make_carry(operation), 1, CARRIERS, totals, heads, carries, tiles)
     if part == "scan":

@@ -359,6 +359,8 @@ def test_segments_of_a_function_that_does_not_commute_and_their_trace():
     assert list(launches_of(segments._segmented, device, offsets, settings=(op, "reduce", False))) == want
     scanned = launches_of(segments._segmented, device, offsets, settings=(op, "scan", False))
     assert list(scanned[[9, 3999, 4999]]) == [want[0], want[1], want[3]]
+    few = cuda.to_device(x[:10]), cuda.to_device(np.array([0, 0, 10, 10]))  # by one block, which needs no other launch
+    assert list(launches_of(segments._segmented, *few, settings=(op, "reduce", False))) == [1000, want[0], 1000]
 
 
 @pytest.mark.parametrize("dtype", ["u1", "i8", "f4"])
