@@ -48,6 +48,13 @@ KEPT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("conv2d", {"x": [16, 64, 56, 56], "weight": [256, 1, 1], "dtype": "float16"}),
     ("conv2d", {"x": [32, 128, 28, 28], "weight": [128, 3, 3], "padding": 1, "dtype": "float16"}),
     ("conv2d", {"x": [32, 1024, 7, 7], "weight": [1024, 3, 3], "padding": 1, "groups": 1024}),
+    ("conv2d", {"x": [16, 3, 224, 224], "weight": [768, 16, 16], "stride": 16, "dtype": "float16"}),
+    ("conv2d", {"x": [16, 3, 224, 224], "weight": [768, 16, 16], "stride": 16, "dtype": "float16", "layout": "last"}),
+    ("conv2d", {"x": [3, 85, 306, 421], "weight": [38, 1, 1], "stride": 4, "dtype": "float16"}),
+    ("conv2d", {"x": [64, 48, 1, 1], "weight": [1152, 1, 1], "dtype": "float16"}),
+    ("conv2d", {"x": [1, 92, 236, 236], "weight": [72, 5, 5], "padding": 2, "dtype": "float16"}),
+    ("conv2d", {"x": [40, 56, 24, 24], "weight": [66, 9, 9], "padding": 4}),
+    ("conv2d", {"x": [32, 16, 112, 112], "weight": [16, 3, 3], "padding": 1, "groups": 16, "layout": "last"}),
     ("transpose", {"shape": [1, 38_606_049], "dtype": "float16"}),
     ("transpose", {"shape": [3, 10_000_000], "dtype": "float32"}),
     ("transpose", {"shape": [1_000_000, 9], "dtype": "uint8"}),
@@ -272,16 +279,16 @@ class _Conv2d:
             layers = [layer for network in NETWORKS.values() for layer in network]
             samples = int(rng.choice([1, 1, 2, 8, 16, 32, 32]))
             return layers[rng.integers(len(layers))].problem(samples) | {"dtype": dtype}
-        kernel = int(rng.choice([1, 1, 3, 3, 3, 5, 7, 2, 4, 9, 11]))
-        kernels = [kernel, kernel] if rng.random() < 0.85 else [kernel, int(rng.choice([1, 3, 5]))]
-        samples, size = _size(rng, 1, 64, scale), _size(rng, 7, 512, scale)
+        kernel = int(rng.choice([1, 1, 3, 3, 3, 5, 7, 2, 4, 9, 11, 16]))
+        kernels = [kernel, kernel] if rng.random() < 0.85 else [kernel, int(rng.choice([1, 3, 5, 7]))]
+        samples, size = _size(rng, 1, 64, scale), _size(rng, 1 if kernel == 1 else 7, 512, scale)
         channels, out_channels = _size(rng, 1, 512, scale), _size(rng, 1, 512, scale)
         groups = 1
         if rng.random() < 0.2:
             groups = int(rng.choice([2, 4, channels]))
             channels = max(channels // groups, 1) * groups
             out_channels = max(out_channels // groups, 1) * groups
-        stride = int(rng.choice([1, 1, 1, 2, 3]))
+        stride = int(rng.choice([1, 1, 1, 2, 3, kernel]))  # the kernel's: windows do not overlap
         dilation = 2 if rng.random() < 0.1 else 1
         padding = int(rng.choice([0, kernel // 2]))
         height, width = max(size, dilation * kernels[0]), max(_near_size(rng, size), dilation * kernels[1])

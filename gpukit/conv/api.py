@@ -21,7 +21,7 @@ from gpukit.backend import cuda
 from gpukit.conv import columns as column_kernels
 from gpukit.conv.columns import VARIANTS, choose, is_wide
 from gpukit.conv.cost import DIRECT, WORKSPACE, Convolution, choose_algorithm, direct_launch
-from gpukit.conv.gemm import implicit_launches, lies_last, reads_last
+from gpukit.conv.gemm import MAX_FIRST, first_launch, implicit_launches, lies_last, reads_last
 from gpukit.conv.windows import DTYPES, Geometry, check_out, check_shape, check_size, make_geometry, pair
 from warpstep.limits import MAX_GRID_YZ
 from warpstep.values import check_choice, check_int
@@ -45,8 +45,9 @@ __all__ = [
 #: kernel for groups of one channel, the fastest direct kernel for the shape, and each direct kernel by name.
 ALGORITHMS = ("im2col", "implicit", "depthwise", "direct", *DIRECT)
 CONV_DTYPES = (np.float16, np.float32, np.float64)
-#: Dtypes of "im2col", and of the other kernels, which sum float16 in float32.
-IM2COL_DTYPES, DIRECT_DTYPES = (np.float32, np.float64), (np.float16, np.float32)
+#: Dtypes of most kernels, which sum float16 in float32, and of those that take others.
+DIRECT_DTYPES = np.float16, np.float32
+ALLOWED = {"auto": CONV_DTYPES, "im2col": (np.float32, np.float64), "depthwise": CONV_DTYPES}
 #: What ``col2im`` does with its result.
 REQUESTS = ("write", "inplace", "add", "null")
 
@@ -356,15 +357,16 @@ def conv2d(
         The out channels of a group depend on the channels of x in that group only.
     algorithm : str
         One of ``ALGORITHMS``, or "auto": "direct", "implicit" or "im2col", whichever a cost model expects to be
-        fastest. "im2col" is not for float16, and float64 is for "im2col" only. "implicit" takes kernels of up to 16
-        rows and 15 columns. It uses tensor cores for float16, and on compute capability 9.0, where that is faster, for
-        float32 too: each number is split into two of TF32. Errors stay as small as those of sums in float32, but sums
-        of large integers may be off in the last place, and an infinity in a window may become NaN. "depthwise" is for
-        several groups of one channel of x and kernels of up to 25 values. "direct" is the fastest direct kernel,
-        "depthwise" where it can be. Where a value has 100 terms or more and the kernel 5 columns or more, neighbours
-        may share products ("paired"): errors are somewhat larger, and an infinity may become NaN, too. "naive" to
-        "paired" are the direct kernels by name, for learners; "paired" needs a kernel of 2 columns or more, and a
-        stride and dilation of 1 along rows.
+        fastest. "im2col" is not for float16, and float64 is for "im2col" and "depthwise" only. "implicit" takes
+        kernels of up to 16 rows and 15 columns, and on compute capability 9.0 larger ones, too, if there is one group.
+        It uses tensor cores for float16, and on compute capability 9.0, where that is faster, for float32 too: each
+        number is split into two of TF32. Errors stay as small as those of sums in float32, but sums of large integers
+        may be off in the last place, and an infinity in a window may become NaN. "depthwise" is for several groups of
+        one channel of x and kernels of up to 49 values. "direct" is the fastest direct kernel, "depthwise" where it can
+        be. Where a value has 100 terms or more and the kernel 5 columns or more, neighbours may share products
+        ("paired"): errors are somewhat larger, and an infinity may become NaN, too. "naive" to "paired" are the direct
+        kernels by name, for learners; "paired" needs a kernel of 2 columns or more, and a stride and dilation of 1
+        along rows.
     out : array of shape (N, O, OH, OW), optional
         Same kind and dtype. On the device it must not share memory with the others.
     workspace : device array of one dimension, optional
@@ -409,9 +411,15 @@ def _convolution(problem):
         return []
     if cuda.is_cuda_array(x):
         x = as_device_array(x)
-    stays = algorithm == "implicit" and reads_last(x, weight.shape, geometry, groups)
-    operands = x if stays else problem.on_device(x), *map(problem.on_device, (weight, bias))
-    return _launches(algorithm, Convolution._make((*operands, out, geometry, groups)), workspace, problem.work)
+    before = []
+    if not (algorithm == "implicit" and reads_last(x, weight.shape, geometry, groups)):
+        if lies_last(x) and not x.is_c_contiguous() and x.size < MAX_FIRST:
+            x, launch = first_launch(x, problem.work)
+            before.append(launch)
+        else:
+            x = problem.on_device(x)
+    convolution = Convolution(x, problem.on_device(weight), problem.on_device(bias), out, geometry, groups)
+    return before + _launches(algorithm, convolution, workspace, problem.work)
 
 
 def steps(
@@ -456,7 +464,8 @@ def steps(
     workspace = None
     if algorithm == "im2col" and isinstance(x, np.ndarray):
         workspace = np.empty(_samples_at_once(x, geometry, None) * _columns_size(x, geometry), x.dtype)
-    convolution = Convolution(x, weight, bias, out, geometry, groups)
+    operands = (as_device_array(a) if cuda.is_cuda_array(a) else a for a in (x, weight, bias, out))
+    convolution = Convolution._make((*operands, geometry, groups))
     return _launches(algorithm, convolution, workspace, WorkMemory(stream_of(stream)))
 
 
@@ -590,7 +599,7 @@ def _check(x, weight, bias, stride, padding, dilation, groups, algorithm) -> tup
     check_alike("weight", weight, "x", x)
     groups, channels, out_channels = check_int("groups", groups, 1), x.shape[1], weight.shape[0]
     check_choice("algorithm", algorithm, ALGORITHMS, also="auto")
-    allowed = {"auto": CONV_DTYPES, "im2col": IM2COL_DTYPES}.get(algorithm, DIRECT_DTYPES)
+    allowed = ALLOWED.get(algorithm, DIRECT_DTYPES)
     if dtype_of(x) not in allowed:
         names = " or ".join(str(np.dtype(d)) for d in allowed)
         raise TypeError(f"x has dtype {dtype_of(x)}; it must be {names} for the algorithm {algorithm!r}")
@@ -607,8 +616,9 @@ def _check(x, weight, bias, stride, padding, dilation, groups, algorithm) -> tup
     geometry = make_geometry(tuple(x.shape[2:]), tuple(weight.shape[2:]), stride, padding, dilation)
     check_size("x", x.shape[0] * channels)
     check_size("weight", 1, **{"C / groups KH KW": weight.shape[1] * geometry.counts[0]})
-    last = lies_last(as_device_array(x) if cuda.is_cuda_array(x) else x, groups)
-    algorithm = choose_algorithm(algorithm, x.shape, weight.shape, geometry, groups, dtype_of(x), last)
+    last = groups == 1 and lies_last(as_device_array(x) if cuda.is_cuda_array(x) else x)
+    how = geometry, groups, dtype_of(x), last, bias is not None
+    algorithm = choose_algorithm(algorithm, x.shape, weight.shape, *how)
     return geometry, (x.shape[0], out_channels, *geometry.out_size), algorithm, groups
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpukit import intrinsics, matmul
 from gpukit._host.arrays import address_of, configure_quietly, dtype_of
-from gpukit.backend import cuda
+from gpukit.backend import cuda, float32, float64
 from gpukit.conv import ladder
 from gpukit.conv.depthwise import MAX_RUN, MAX_TAPS, THREADS, depthwise
 from gpukit.conv.fast import Layout, specialised
@@ -74,25 +74,34 @@ def choose_algorithm(
     groups: int,
     dtype: np.dtype,
     last: bool = False,
+    biased: bool = False,
 ) -> str:
     """Choose an algorithm for "auto": the one that is expected to be fastest, of those that take the dtype. ``last``
-    tells whether the channels of the images are last.
+    tells whether the channels of the images are last, ``biased`` whether there is a bias.
     """
     if algorithm != "auto":
         return algorithm
-    half, is_empty = dtype == np.float16, 0 in (*x_shape, weight_shape[0])
-    if is_empty or dtype == np.float64:
+    half = dtype == np.float16
+    if 0 in (*x_shape, weight_shape[0]):
         return "direct" if half else "im2col"
-    times = expected(x_shape, weight_shape, geometry, groups, half, last)
+    if dtype == np.float64:
+        return "depthwise" if _is_depthwise(x_shape, weight_shape, geometry, groups) else "im2col"
+    times = expected(x_shape, weight_shape, geometry, groups, half, last, biased)
     return min(times, key=times.__getitem__)
 
 
 def expected(
-    x_shape: tuple, weight_shape: tuple, geometry: Geometry, groups: int, half: bool = False, last: bool = False
+    x_shape: tuple,
+    weight_shape: tuple,
+    geometry: Geometry,
+    groups: int,
+    half: bool = False,
+    last: bool = False,
+    biased: bool = False,
 ) -> dict[str, float]:
     """Predict the microseconds of each algorithm for a convolution of float32, or float16, that is not empty."""
     fastest = _fastest(x_shape, weight_shape, geometry, groups, False, np.float16 if half else np.float32, None)
-    if _is_depthwise(weight_shape, geometry, groups):
+    if _is_depthwise(x_shape, weight_shape, geometry, groups):
         return {"direct": LAUNCH_US}
     is_taken = takes_implicit(x_shape, weight_shape, geometry, groups)
     if half and tuple(cuda.get_current_device().compute_capability) < (8, 0):
@@ -101,11 +110,13 @@ def expected(
     before = last_us(last * prod(x_shape), 4 if half else 8)
     times = {
         "direct": before + (DIRECT_TIME_FACTOR * fastest[0][0] if fastest else np.inf),
-        "implicit": choose_tile(x_shape, weight_shape, geometry, groups, half, last)[0] if is_taken else np.inf,
+        "implicit": choose_tile(x_shape, weight_shape, geometry, groups, half, last).us if is_taken else np.inf,
     }
-    if half and not geometry.is_image:
+    # A bias is added to what im2col stores: a float16 would be rounded twice.
+    if half and (biased or not geometry.is_image):
         return times
     predict_product = _predict_half_product if half else _predict_im2col
+    before += last_us(biased * x_shape[0] * weight_shape[0] * geometry.counts[1], 8)
     return times | {"im2col": before + predict_product(x_shape, weight_shape, geometry, groups)}
 
 
@@ -139,7 +150,7 @@ def direct_launch(name: str, convolution: Convolution, stream: Any) -> tuple:
     """Make (launch, arguments) of a direct kernel; "direct" is the fastest that fits."""
     x, weight, bias, out, geometry, groups = convolution
     limit = cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-    is_depthwise = _is_depthwise(weight.shape, geometry, groups) and x.size < 2**32
+    is_depthwise = _is_depthwise(x.shape, weight.shape, geometry, groups)
     if name == "depthwise" or name == "direct" and is_depthwise:
         if not is_depthwise:
             shape = f"weight has shape {tuple(weight.shape)}, in {groups} groups"
@@ -161,10 +172,11 @@ def direct_launch(name: str, convolution: Convolution, stream: Any) -> tuple:
     return _launch_rung(rung, convolution, stream)
 
 
-def _is_depthwise(weight_shape, geometry, groups):
+def _is_depthwise(x_shape, weight_shape, geometry, groups):
     """Whether each of several groups has one in channel, and a thread can hold the values of the kernel."""
     (kernel_h, kernel_w), (_, (dilation_h, _)) = map(int, weight_shape[2:]), _steps(geometry)
-    return groups > 1 and weight_shape[1] == 1 and kernel_h * kernel_w <= MAX_TAPS and dilation_h <= MAX_DILATION
+    small = kernel_h * kernel_w <= MAX_TAPS and dilation_h <= MAX_DILATION and prod(x_shape) < 2**32
+    return groups > 1 and weight_shape[1] == 1 and small
 
 
 def _launch_depthwise(convolution, stream):
@@ -172,7 +184,8 @@ def _launch_depthwise(convolution, stream):
     x, weight, bias, out, geometry, _ = convolution
     run = MAX_RUN if out.size >= DEPTHWISE_MANY else 1
     sizes, threads = _sizes(convolution, (run, 1), 1, False)
-    kernel = depthwise(tuple(map(int, weight.shape[2:])), *_steps(geometry), run)
+    total = float64 if dtype_of(x) == np.float64 else float32
+    kernel = depthwise(tuple(map(int, weight.shape[2:])), *_steps(geometry), run, total)
     launch = configure_quietly(kernel, ceil_div(threads, THREADS), THREADS, stream)
     arrays = (array.reshape(array.size) for array in (x, weight, weight if bias is None else bias, out))
     return launch, (*arrays, sizes)

@@ -2,34 +2,49 @@
 
 import functools
 from math import gcd, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpukit import intrinsics
 from gpukit._host.arrays import address_of, configure_quietly, dtype_of, window
-from gpukit.backend import cuda
+from gpukit.backend import cuda, types
 from gpukit.conv.halves import CHUNK, HalfTile, halves
 from gpukit.conv.implicit import MAX_KERNEL, implicit
-from gpukit.conv.last import LAST_THREADS, channels_last, four_last, split_last, tiles_last
+from gpukit.conv.last import (
+    FEW_CHANNELS,
+    FIRST_SIDE,
+    LAST_THREADS,
+    WINDOW_BYTES,
+    channels_first,
+    channels_last,
+    four_last,
+    split_last,
+    tiles_last,
+    windows_last,
+)
 from gpukit.conv.warpgroups import FORMS, boxes, shared_bytes, warpgroups
-from gpukit.conv.windows import Geometry, make_divisor
+from gpukit.conv.windows import Geometry, make_divisor, make_geometry
 from gpukit.intrinsics.tiles.tensor_map import can_describe_windows
 from gpukit.matmul.align import BOTH, LANES, PLAIN, ROWS, align, align_grid
 from gpukit.matmul.cost import Speed, choices
 from gpukit.matmul.fast import SUM_THREADS, Tile, choose_sum
 from gpukit.matmul.formats import ROW
 from gpukit.matmul.maps import movable_map
+from gpukit.matmul.raster import make_order
 from gpukit.matmul.warpgroups import GroupTile
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ
 
 __all__ = [
+    "Choice",
     "GROUP_SPEEDS",
     "HALF_SPEEDS",
     "IMPLICIT_SPEEDS",
+    "MAX_FIRST",
     "SPLIT_SPEEDS",
     "choose_tile",
+    "first_launch",
     "implicit_launches",
     "last_us",
     "lies_last",
@@ -42,11 +57,9 @@ MAX_IMPLICIT = 2**30
 
 
 def takes_implicit(x_shape: tuple, weight_shape: tuple, geometry: Geometry, groups: int) -> bool:
-    """Whether the kernel of implicit GEMM takes a convolution: its kernel and its sizes are small enough."""
-    kernel = int(geometry.kernel_h), int(geometry.kernel_w.value)
+    """Whether the sizes of a convolution are small enough for implicit GEMM."""
     windows, size = x_shape[0] * geometry.counts[1], x_shape[0] * x_shape[1] * int(geometry.pixels.value)
-    small = max(windows, size, weight_shape[1] * geometry.counts[0]) < MAX_IMPLICIT and groups <= MAX_GRID_YZ
-    return small and all(n <= limit for n, limit in zip(kernel, MAX_KERNEL, strict=True))
+    return max(windows, size, weight_shape[1] * geometry.counts[0]) < MAX_IMPLICIT and groups <= MAX_GRID_YZ
 
 
 #: Microseconds that a launch takes longer than one of `matmul`; bytes that `matmul` moves in the time of one here.
@@ -92,26 +105,55 @@ SPLIT_SPEEDS = (
 )
 #: Microseconds of the launch that first writes the channels last, and bytes that it moves in one.
 LAST_US, LAST_BYTES = 3.0, 3.4e6
+#: Elements of images that `first_launch` takes.
+MAX_FIRST = 2**31
+#: Terms of windows that are written in a microsecond.
+WINDOW_TERMS = 6e5
 #: Bytes of such a copy, at most: larger batches are convolved in parts.
 MAX_COPY = 256 << 20
 
 
+class Choice(NamedTuple):
+    """A way of implicit GEMM.
+
+    Attributes
+    ----------
+    us : float
+        Microseconds that are expected.
+    tile : any tile, or None where no kernel takes the convolution
+    parts : int
+        Of K.
+    written : bool
+        Whether the windows are written to memory first, as rows of K: worthwhile where few of them overlap.
+    """
+
+    us: float
+    tile: Any
+    parts: int
+    written: bool = False
+
+
 def choose_tile(
     x_shape: tuple, weight_shape: tuple, geometry: Geometry, groups: int, half: bool = False, last: bool = False
-) -> tuple[float, Any, int]:
-    """Choose for implicit GEMM of float32, or float16; gives (expected microseconds, tile, parts of K). ``last`` tells
-    whether the channels of the images are last.
-    """
+) -> Choice:
+    """Choose for implicit GEMM of float32, or float16. ``last`` tells whether the channels of the images are last."""
     sizes = weight_shape[0] // groups, x_shape[0] * geometry.counts[1], weight_shape[1], geometry.counts[0]
     device, pixels = cuda.get_current_device(), x_shape[0] * x_shape[1] * int(geometry.pixels.value)
-    grouped = device.compute_capability[0] == 9 and pixels > 0 and can_describe_windows(*_windows_of(geometry))
-    return _choose_tile(*sizes, groups, pixels, half, last, grouped, device.MULTIPROCESSOR_COUNT)
+    kernel, *_ = windows = _windows_of(geometry)
+    narrow = all(n <= limit for n, limit in zip(kernel, MAX_KERNEL, strict=True))
+    has_groups = device.compute_capability[0] == 9 and pixels > 0
+    windows_bytes = prod(geometry.counts) * weight_shape[1] * (2 if half else 8)  # of one sample
+    written = has_groups and groups == 1 and not geometry.is_image and windows_bytes <= MAX_COPY
+    ways = narrow, has_groups and can_describe_windows(*windows), written
+    return _choose_tile(*sizes, groups, pixels, half, last, ways, device.MULTIPROCESSOR_COUNT)
 
 
 @functools.lru_cache(4096)
-def _choose_tile(m, n, channels, taps, groups, pixels, half, last, grouped, multiprocessors):
+def _choose_tile(m, n, channels, taps, groups, pixels, half, last, ways, multiprocessors):
     k, itemsize = channels * taps, 2 if half else 4
     weights, out = groups * m * k, groups * m * n
+    narrow, grouped, written = ways
+    found = [Choice(np.inf, None, 1)]
     if half:
         speeds, nbytes = HALF_SPEEDS, itemsize * (pixels + weights + out)
         before, depth = last_us(pixels + weights, 2 * itemsize), ceil_div(channels, CHUNK) * CHUNK * taps
@@ -119,17 +161,29 @@ def _choose_tile(m, n, channels, taps, groups, pixels, half, last, grouped, mult
         speeds, nbytes = IMPLICIT_SPEEDS, int(IMPLICIT_BYTES * itemsize * (pixels + weights + out))
         before, depth = IMPLICIT_EXTRA_US, k
     before += last_us(last * pixels, 2 * itemsize)
-    found = choices(m, n, depth, groups, multiprocessors, nbytes, speeds)
-    best = min((time + before, tile, parts) for time, tile, parts in found)
+    if narrow:
+        tiles = choices(m, n, depth, groups, multiprocessors, nbytes, speeds)
+        found += (Choice(time + before, tile, parts) for time, tile, parts in tiles)
+    form, group_speeds = FORMS["float16" if half else "float32"], GROUP_SPEEDS if half else SPLIT_SPEEDS
+    used = min(pixels, groups * n * k)  # strides may pass over pixels
     if grouped:
-        form, aligned = FORMS["float16" if half else "float32"], half and channels * itemsize % 16 == 0
-        read = form.pieces * (min(pixels, groups * n * k) + weights)  # strides may pass over pixels
-        row, nbytes = ROW * ceil_div(channels, form.depth), itemsize * (read + out)
-        found = choices(m, n, taps * row, groups, multiprocessors, nbytes, GROUP_SPEEDS if half else SPLIT_SPEEDS)
+        aligned = half and channels * itemsize % 16 == 0
+        row, nbytes = ROW * ceil_div(channels, form.depth), itemsize * (form.pieces * (used + weights) + out)
+        tiles = choices(m, n, taps * row, groups, multiprocessors, nbytes, group_speeds)
         copied = (0 if last and aligned else pixels) + (0 if taps == 1 and aligned else weights)
         before = last_us(copied, itemsize * (1 + form.pieces))
-        best = min(best, *((time + before, tile, parts) for time, tile, parts in found))
-    return best
+        found += (Choice(time + before, tile, parts) for time, tile, parts in tiles)
+    if written:
+        windows = form.pieces * n * ceil_div(k, form.unit) * form.unit
+        nbytes = itemsize * (windows + form.pieces * weights + out)
+        tiles = choices(m, n, ROW * ceil_div(k, form.depth), 1, multiprocessors, nbytes, group_speeds)
+        before = (
+            windows / form.pieces / WINDOW_TERMS
+            + last_us(used + weights, itemsize)
+            + last_us(last * pixels, 2 * itemsize)
+        )
+        found += (Choice(time + before, tile, parts, True) for time, tile, parts in tiles)
+    return min(found, key=lambda choice: choice.us)
 
 
 def last_us(count: int, nbytes: int) -> float:
@@ -149,23 +203,26 @@ def _windows_of(geometry):
     return tuple((int(down), int(across)) for down, across in pairs)
 
 
-def implicit_launches(convolution: Any, work: Any, chosen: tuple | None = None) -> list:
-    """Make [(launch, arguments), ...] of implicit GEMM; ``chosen`` is (tile, parts) to be taken instead."""
+def implicit_launches(convolution: Any, work: Any, chosen: Choice | None = None) -> list:
+    """Make [(launch, arguments), ...] of implicit GEMM; ``chosen`` is to be taken instead of what is fastest."""
     x, weight, bias, out, geometry, groups = convolution
-    if not takes_implicit(x.shape, weight.shape, geometry, groups):
-        raise ValueError(f"algorithm is 'implicit'; it is for kernels of at most {MAX_KERNEL} and small images")
     half = dtype_of(x) == np.float16
-    chosen = chosen or choose_tile(x.shape, weight.shape, geometry, groups, half, lies_last(x, groups))[1:]
-    tile, parts = chosen
+    if chosen is None and takes_implicit(x.shape, weight.shape, geometry, groups):
+        chosen = choose_tile(x.shape, weight.shape, geometry, groups, half, groups == 1 and lies_last(x))
+    if chosen is None or chosen.tile is None:
+        raise ValueError(f"algorithm is 'implicit'; it is for kernels of at most {MAX_KERNEL} and small images")
+    _, tile, parts, written = chosen
     grouped = isinstance(tile, GroupTile)
-    at_once = max(1, MAX_COPY // (x.size // x.shape[0] * (2 if half else 8))) if half or grouped else x.shape[0]
+    copied = prod(geometry.counts) * weight.shape[1] if written else x.size // x.shape[0]
+    at_once = max(1, MAX_COPY // (copied * (2 if half else 8))) if half or grouped else x.shape[0]
     if at_once < x.shape[0]:
         pieces = (slice(first, first + at_once) for first in range(0, x.shape[0], at_once))
         cut = (convolution._replace(x=x[piece], out=out[piece]) for piece in pieces)
         return [launch for piece in cut for launch in implicit_launches(piece, work, chosen)]
     bias, result = (array.reshape(array.size) for array in (weight if bias is None else bias, out))
     target = result if parts == 1 else work.take("parts", parts * out.size, np.float32)
-    make = _group_launches if grouped else _half_launches if half else _float_launches
+    make_grouped = functools.partial(_group_launches, written=written)
+    make = make_grouped if grouped else _half_launches if half else _float_launches
     launches = make(convolution, tile, parts, bias, target, work)
     if parts > 1:
         launches.append(_launch_sum(target, result, parts, work.stream))
@@ -199,14 +256,20 @@ def _half_launches(convolution, tile, parts, bias, target, work):
     return [*launches, (launch, (*(copy.view(np.uint16) for copy in copies), bias, target, *further, chunks))]
 
 
-def _group_launches(convolution, tile, parts, bias, target, work):
+def _group_launches(convolution, tile, parts, bias, target, work, written):
     """[(launch, arguments), ...] of implicit GEMM by warp groups."""
     x, weight, _, _, geometry, groups = convolution
-    name, (taps, positions) = dtype_of(x).name, geometry.counts
+    name = dtype_of(x).name
     form = FORMS[name]
-    operands, launches = _group_operands(convolution, form, work)
+    if written:  # a window is a pixel, and its terms are its channels
+        weight, geometry = weight.reshape(weight.shape[0], -1, 1, 1), make_geometry(geometry.out_size, 1, 1, 0, 1)
+        operands, launches = _window_operands(convolution, form, work)
+    else:
+        operands, launches = _group_operands(convolution, form, work)
+    taps, positions = geometry.counts
     m, n, chunks = weight.shape[0] // groups, x.shape[0] * positions, ceil_div(weight.shape[1], form.depth)
     width = gcd(positions, 16 // dtype_of(target).itemsize) if address_of(target) % 16 == 0 else 1
+    width = 0 if positions == 1 else width
     kernel, nbytes = warpgroups(tile, name, parts > 1, width), shared_bytes(tile, name)
     intrinsics.allow_dynamic_shared(kernel, nbytes)
     (weights, images), (box_of_weights, box_of_images) = operands, boxes(tile, name)
@@ -214,27 +277,40 @@ def _group_launches(convolution, tile, parts, bias, target, work):
         movable_map(weights, box_of_weights, work),
         movable_map(images, box_of_images, work, _windows_of(geometry)),
     )
-    k, row = taps * chunks * form.depth, weights.shape[2]
-    sizes = m, n, k, parts, groups, x.shape[0], row // form.pieces, convolution.bias is not None
-    blocks = ceil_div(m, tile.rows) * ceil_div(n, tile.columns) * parts * groups
-    blocks = min(blocks, cuda.get_current_device().MULTIPROCESSOR_COUNT * tile.resident)
+    order = make_order(ceil_div(m, tile.rows), ceil_div(n, tile.columns), taps * chunks, parts, groups)
+    sizes = m, n, groups, x.shape[0], weights.shape[2] // form.pieces, convolution.bias is not None
+    blocks = min(int(order.tiles), cuda.get_current_device().MULTIPROCESSOR_COUNT * tile.resident)
     launch = configure_quietly(kernel, blocks, tile.threads, work.stream, nbytes)
     words = target.view(np.uint32) if width > 1 else target
-    arguments = *maps, bias, words, geometry, tuple(map(np.uint32, sizes)), make_divisor(chunks)
+    arguments = *maps, bias, words, geometry, tuple(map(np.uint32, sizes)), order, make_divisor(chunks)
     return [*launches, (launch, arguments)]
+
+
+def first_launch(x: Any, work: Any) -> tuple:
+    """Images as `lies_last` finds them, copied with their channels first, and (launch, arguments) of the copy."""
+    (samples, channels, *size), dtype = x.shape, dtype_of(x)
+    positions, copy = prod(size), work.take("first", x.size, dtype)
+    few, number = channels <= FEW_CHANNELS, {2: types.uint16, 4: types.uint32, 8: types.uint64}[dtype.itemsize]
+    across = ceil_div(positions, FIRST_SIDE)
+    grid = ceil_div(samples * positions, LAST_THREADS) if few else (samples * across, ceil_div(channels, FIRST_SIDE))
+    launch = configure_quietly(channels_first(number, few), grid, LAST_THREADS, work.stream)
+    words = window(x, np.dtype(f"u{dtype.itemsize}"), x.size), copy.view(f"u{dtype.itemsize}")
+    sizes = tuple(map(np.uint32, (channels, positions, samples * positions)))
+    return copy.reshape(x.shape), (launch, (*words, sizes, make_divisor(positions if few else across)))
 
 
 def reads_last(x: Any, weight_shape: tuple, geometry: Geometry, groups: int) -> bool:
     """Whether implicit GEMM reads images in place, with their channels last."""
-    if not lies_last(x, groups):
+    if groups > 1 or not lies_last(x):
         return False
     half = dtype_of(x) == np.float16
-    return isinstance(choose_tile(tuple(x.shape), tuple(weight_shape), geometry, groups, half, True)[1], GroupTile)
+    choice = choose_tile(tuple(x.shape), tuple(weight_shape), geometry, groups, half, True)
+    return isinstance(choice.tile, GroupTile) and not choice.written
 
 
-def lies_last(x: Any, groups: int) -> bool:
-    """Whether the channels of images on the device are last in memory, in one group."""
-    if not cuda.is_cuda_array(x) or groups > 1:
+def lies_last(x: Any) -> bool:
+    """Whether the channels of images on the device are last in memory."""
+    if not cuda.is_cuda_array(x):
         return False
     (_, channels, height, width), item = x.shape, dtype_of(x).itemsize
     strides = height * width * channels * item, item, width * channels * item, channels * item
@@ -246,21 +322,48 @@ def _group_operands(convolution, form, work):
     not in this layout yet.
     """
     x, weight, geometry, groups = convolution.x, convolution.weight, convolution.geometry, convolution.groups
-    last, (taps, _), channels = lies_last(x, groups), geometry.counts, weight.shape[1]
-    # Rows of a map begin at multiples of 16 bytes.
-    aligned = form.pieces == 1 and channels * dtype_of(x).itemsize % 16 == 0
-    keeps_weights = aligned and taps == 1 and address_of(weight) % 16 == 0
+    last, (taps, _), channels = groups == 1 and lies_last(x), geometry.counts, weight.shape[1]
+    keeps_weights = taps == 1 and _can_map(weight, channels, form)
     (images, weights), launches = _channels_last(convolution, form.unit, work, not last, not keeps_weights)
     if keeps_weights:
         weights = weight.reshape(weight.size)
     if last:
         images = window(x, dtype_of(x), x.size)
-        if not aligned or address_of(x) % 16:
+        if not _can_map(x, channels, form):
             images, launch = _rows_last(images, channels, form, work)
             launches.append(launch)
     planes, rows = (groups * x.shape[0], *x.shape[2:]), (weight.shape[0], taps)
     shaped = (a.reshape(*lead, a.size // prod(lead)) for a, lead in ((weights, rows), (images, planes)))
     return tuple(shaped), launches
+
+
+def _can_map(array, row, form):
+    """Whether the rows of an array, of so many elements, begin at multiples of 16 bytes, as a tensor map needs them."""
+    aligned = row * dtype_of(array).itemsize % 16 == 0 and address_of(array) % 16 == 0
+    return form.pieces == 1 and aligned and cuda.is_cuda_array(array)
+
+
+def _window_operands(convolution, form, work):
+    """Weights (O, 1, K) and windows (N, OH, OW, K), and the launch that writes them."""
+    x, weight, geometry = convolution.x, convolution.weight, convolution.geometry
+    (outs, k), (samples, dtype) = (weight.shape[0], weight.size // weight.shape[0]), (x.shape[0], dtype_of(x))
+    padded, rows, own = ceil_div(k, form.unit) * form.unit, samples * geometry.counts[1], WINDOW_BYTES // dtype.itemsize
+    keeps = _can_map(weight, k, form)
+    owners, chunks = 0 if keeps else outs * padded * dtype.itemsize // 4, padded // own
+    counts = rows * padded * form.pieces, owners * 4 // dtype.itemsize * form.pieces
+    copies = [work.take(f"last {i}", count, dtype) for i, count in enumerate(counts)]
+    blocks, flat = ceil_div(owners, LAST_THREADS), weight.reshape(weight.size)
+    arrays = [x.reshape(x.size), flat, *copies]
+    if form.pieces == 1:
+        words = np.uint16, np.uint16, np.uint32, np.uint32
+        arrays = [array.view(word) for array, word in zip(arrays, words, strict=True)]
+    sizes = tuple(map(np.uint32, (k, padded, rows, blocks, owners)))
+    grid = blocks + ceil_div(rows * chunks, LAST_THREADS)
+    down = geometry.counts[0] == 1
+    launch = configure_quietly(windows_last(form.pieces, down), grid, LAST_THREADS, work.stream)
+    weights = flat.reshape(outs, 1, k) if keeps else copies[1].reshape(outs, 1, padded * form.pieces)
+    images = copies[0].reshape(samples, *geometry.out_size, padded * form.pieces)
+    return (weights, images), [(launch, (*arrays, geometry, sizes, make_divisor(rows if down else chunks)))]
 
 
 def _channels_last(convolution, multiple, work, with_images=True, with_weights=True) -> tuple[list, list]:

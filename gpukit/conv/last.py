@@ -1,26 +1,43 @@
 """Copies of images and weights whose channels are last: those of one pixel, or of one tap, are a row.
 
-Tensor cores take their operands along K, and K is channel after channel for each tap of the kernel.
+Tensor cores take their operands along K, and K is channel after channel for each tap of the kernel. Where few windows
+overlap, these are written as rows. The other kernels want the channels first.
 """
 
 import functools
 
 from gpukit.backend import cuda, float32, uint32, uint64
+from gpukit.conv.windows import divided
 from gpukit.intrinsics import byte_perm, store2, store4
 from gpukit.matmul.align import part_of
 from warpstep.integers import ceil_div
 
-__all__ = ["LAST_THREADS", "channels_last", "four_last", "split_last", "tiles_last"]
+__all__ = [
+    "FEW_CHANNELS",
+    "FIRST_SIDE",
+    "LAST_THREADS",
+    "WINDOW_BYTES",
+    "channels_first",
+    "channels_last",
+    "four_last",
+    "split_last",
+    "tiles_last",
+    "windows_last",
+]
 
 #: Positions of a tile, which has 128 bytes of channels; words of its rows; threads of a block, and its warps.
 SIDE, PITCH, LAST_THREADS, WARPS = 64, 33, 256, 8
 WORDS = SIDE * PITCH
 #: Taps whose weights a thread loads at a time.
 TAPS = 8
+#: Positions and channels of a tile of `channels_first`, and channels that are few.
+FIRST_SIDE, FEW_CHANNELS = 32, 16
 #: Positions of a block of `four_last`.
 FOUR_POSITIONS = 2 * LAST_THREADS
 #: Pairs of channels that a warp of `channels_last` loads, and channels that one of `split_last` does.
 COUNT = SIDE // 2 // WARPS
+#: Bytes of a row that a thread of `windows_last` writes: a sector.
+WINDOW_BYTES = 32
 #: Which bytes of two words make a word of their lower, and of their upper halves.
 LOWER, UPPER = 0x5410, 0x7632
 upper, remainder = part_of(1), part_of(2)
@@ -210,3 +227,99 @@ def make_copy_weights(pieces):
 
 
 copy_split_weights = make_copy_weights(2)
+
+
+@functools.cache
+def channels_first(number, few):
+    """Make the kernel that copies images (N, H W, C) to (N, C, H W), for elements of a Numba type.
+
+    ``sizes`` are C, H W, and all positions of N images; ``divisor`` is that of H W, in tiles unless there are ``few``
+    channels. Then each thread has a position, and its loads find the neighbours' in the L1 cache; otherwise each block
+    has a tile, of ``FIRST_SIDE`` positions along x, and channels along y.
+    """
+    pitch = FIRST_SIDE + 1
+
+    @cuda.jit
+    def positions_first(x, out, sizes, divisor):
+        channels, positions, count = sizes
+        i = uint32(cuda.blockIdx.x) * uint32(LAST_THREADS) + uint32(cuda.threadIdx.x)
+        if i < count:
+            sample, position = divided(i, divisor)
+            start, to = uint64(i) * channels, uint64(sample) * channels * positions + position
+            for c in range(channels):
+                out[to + uint64(c) * positions] = x[start + uint64(c)]
+
+    @cuda.jit
+    def tiles_first(x, out, sizes, divisor):
+        tile = cuda.shared.array((FIRST_SIDE, pitch), number)
+        channels, positions, _ = sizes
+        lane, warp = uint32(cuda.threadIdx.x) % uint32(32), uint32(cuda.threadIdx.x) // uint32(32)
+        sample, across = divided(uint32(cuda.blockIdx.x), divisor)
+        position, channel = uint32(across * uint32(FIRST_SIDE)), uint32(cuda.blockIdx.y) * uint32(FIRST_SIDE)
+        for i in range(0, FIRST_SIDE, WARPS):
+            own, c = uint32(position + warp + uint32(i)), uint32(channel + lane)
+            if own < positions and c < channels:
+                tile[warp + uint32(i), lane] = x[(uint64(sample) * positions + own) * channels + c]
+        cuda.syncthreads()
+        for i in range(0, FIRST_SIDE, WARPS):
+            own, c = uint32(position + lane), uint32(channel + warp + uint32(i))
+            if own < positions and c < channels:
+                out[(uint64(sample) * channels + c) * positions + own] = tile[lane, warp + uint32(i)]
+
+    return positions_first if few else tiles_first
+
+
+@functools.cache
+def windows_last(pieces, down):
+    """Make the kernel that writes windows as rows of K = C KH KW, padded with zeros, and the weights in the same way.
+
+    A thread writes 32 bytes of a row; float32, in two ``pieces``, is split as by `split_last`. Threads follow one
+    another along a row, or with ``down`` in the next window: where a window is one pixel, their loads are neighbours.
+    The first blocks take the weights. ``sizes`` are K, padded K, windows, blocks of weights, and threads of these
+    blocks that have weights; ``extent`` is the Divisor of a row, or with ``down`` of a column, in threads. Arrays of
+    float16 are viewed as uint16 where they are read, and as uint32 where they are written.
+    """
+    number, own = (uint32, WINDOW_BYTES // 2) if pieces == 1 else (float32, WINDOW_BYTES // 4)
+    copy_weights, zero = make_copy_weights(pieces), number(0)
+
+    @cuda.jit
+    def windows_last(x, weight, x_out, weight_out, geometry, sizes, extent):
+        values = cuda.local.array(own, number)
+        terms, padded, rows, blocks, owners = sizes
+        block, tid = uint32(cuda.blockIdx.x), uint32(cuda.threadIdx.x)
+        if block < blocks:
+            if block * uint32(LAST_THREADS) + tid < owners:
+                copy_weights(weight, weight_out, block * uint32(LAST_THREADS) + tid, terms, padded, uint32(1))
+            return
+        row, chunk = divided(uint32((block - blocks) * uint32(LAST_THREADS) + tid), extent)
+        if down:
+            row, chunk = chunk, row
+        if row >= rows or chunk * uint32(own) >= padded:
+            return
+        sample, position = divided(row, geometry.positions)
+        above, right = divided(position, geometry.out_w)
+        top = uint32(above * geometry.stride_h.value - geometry.padding_h)
+        left = uint32(right * geometry.stride_w.value - geometry.padding_w)
+        channels = uint32(terms // geometry.taps.value)
+        start = uint64(uint32(sample * channels)) * geometry.pixels.value
+        for i in range(own):
+            k = uint32(chunk * uint32(own) + uint32(i))
+            channel, tap = divided(k, geometry.taps)
+            kh, kw = divided(tap, geometry.kernel_w)
+            own_row, col = uint32(top + kh * geometry.dilation_h), uint32(left + kw * geometry.dilation_w)
+            inside = k < terms and own_row < geometry.height and col < geometry.width.value
+            at = uint32(channel * geometry.pixels.value + own_row * geometry.width.value + col)
+            values[i] = x[start + at] if inside else zero
+        to = uint64(row) * padded * uint32(pieces) + uint32(chunk * uint32(own))
+        if pieces == 1:
+            for i in range(0, own, 8):
+                a, b = values[i] | values[i + 1] << uint32(16), values[i + 2] | values[i + 3] << uint32(16)
+                c, d = values[i + 4] | values[i + 5] << uint32(16), values[i + 6] | values[i + 7] << uint32(16)
+                store4(x_out, (to + uint64(i)) // uint64(2), a, b, c, d)
+        else:
+            for i in range(0, own, 4):
+                a, b, c, d = values[i], values[i + 1], values[i + 2], values[i + 3]
+                store4(x_out, to + uint64(i), upper(a), upper(b), upper(c), upper(d))
+                store4(x_out, to + padded + uint64(i), remainder(a), remainder(b), remainder(c), remainder(d))
+
+    return windows_last

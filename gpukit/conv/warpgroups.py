@@ -40,7 +40,7 @@ from gpukit.intrinsics import (
     zeros,
 )
 from gpukit.matmul.formats import ROW
-from gpukit.matmul.raster import RASTER, spread
+from gpukit.matmul.raster import place
 from gpukit.matmul.rows import WARP_ROWS, make_rows, rows_bytes, rows_columns
 from gpukit.matmul.turned import make_following
 from gpukit.matmul.warpgroups import GROUP_ROWS
@@ -102,16 +102,16 @@ def warpgroups(tile, name, parts, width):
     parts : bool
         Whether the sums are stored in float32, for `sum_parts` to add up.
     width : int
-        Elements of ``out`` stored at a time, up to 16 bytes: 8, 4, 2 or 1, a divisor of OH OW. Unless it is 1, ``out``
-        is an array of uint32.
+        Elements of ``out`` stored at a time, up to 16 bytes: 8, 4, 2 or 1, a divisor of OH OW. If it is more than 1,
+        ``out`` is an array of uint32. 0 if OH OW is 1: neighbours in ``out`` are then out channels, not windows.
 
     Returns
     -------
     kernel
-        ``kernel[blocks, tile.threads, stream, shared_bytes(...)](weights, images, bias, out, geometry, sizes,
-        chunks)``. ``weights`` and ``images`` are maps with the boxes of `boxes`. ``sizes`` is (M, N OH OW, K, parts of
-        K, groups, N, channels of a piece of a row, whether there is a bias to add), ``chunks`` the Divisor of C /
-        groups in steps; K is the product of their size, their number, and that of the taps.
+        ``kernel[blocks, tile.threads, stream, shared_bytes(...)](weights, images, bias, out, geometry, sizes, order,
+        chunks)``. ``weights`` and ``images`` are maps with the boxes of `boxes`. ``sizes`` is (M, N OH OW, groups, N,
+        channels of a piece of a row, whether there is a bias to add), ``order`` the `gpukit.matmul.raster.Order` of the
+        tiles, and ``chunks`` the Divisor of C / groups in steps: there are as many for each tap.
     """
     rows, columns, groups, stages, *_ = tile
     element, depth, _, pieces, _ = FORMS[name]
@@ -119,20 +119,18 @@ def warpgroups(tile, name, parts, width):
     stage_bytes = pieces * tile.stage_bytes
     b_at, full_at = stages * pieces * rows * ROW, stages * stage_bytes
     free_at, rows_at = full_at + 8 * stages, _pipeline_bytes(tile, name)
-    place, count_tiles, following = make_place(tile, depth), make_count(tile), make_following(stages)
-    first_sums, multiply = make_first_sums(columns), make_multiply(columns, name)
+    following, first_sums, multiply = make_following(stages), make_first_sums(columns), make_multiply(columns, name)
     store = make_store(tile, float32 if parts else element, width, rows_at, 0)
     # Three groups have 168 registers a thread, the most there are. Those with 128 sums a thread can use more.
     gives, pending = tile.threads == 3 * GROUP and pieces * columns >= 256, pieces == 1
 
     @cuda.jit(launch_bounds=(tile.threads, tile.resident))
-    def warpgroups(weights, images, bias, out, geometry, sizes, chunks):
+    def warpgroups(weights, images, bias, out, geometry, sizes, order, chunks):
         memory = cuda.shared.array(0, uint8, alignment=1024)
         tiles_a, tiles_b = view_at(memory, 0, shape_a, element), view_at(memory, b_at, shape_b, element)
         full, free = view_at(memory, full_at, stages, uint64), view_at(memory, free_at, stages, uint64)
         tid = uint32(cuda.threadIdx.x)
-        m, n, k, in_parts, matrices, samples, padded, biased = sizes
-        product = m, n, k, in_parts, matrices
+        m, n, matrices, samples, padded, biased = sizes
         if tid == groups * GROUP:  # the thread that copies
             fence_tensor_map(weights)
             fence_tensor_map(images)
@@ -140,16 +138,16 @@ def warpgroups(tile, name, parts, width):
                 mbarrier_init(full, stage, 1)
                 mbarrier_init(free, stage, 4 * groups)
             fence_barrier_init()
-        tiles, number = count_tiles(product), uint32(cuda.blockIdx.x)
-        z, part, row, col, step, last = place(number, product)
+        number, stage = uint32(cuda.blockIdx.x), uint32(0)
         cuda.syncthreads()
-        stage = uint32(0)
         if tid >= groups * GROUP:
             if gives:
                 decrease_registers(40)
             if tid == groups * GROUP:
                 parity = uint32(1)
-                while number < tiles:
+                while number < order.tiles:
+                    z, part, row, col, step, last = place(number, order)
+                    row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
                     image, top, left = find_corner(geometry, col)
                     while step < last:
                         mbarrier_wait(free, stage, parity)
@@ -166,12 +164,13 @@ def warpgroups(tile, name, parts, width):
                         stage, parity = following(stage, parity)
                         step = uint32(step + uint32(1))
                     number = uint32(number + uint32(cuda.gridDim.x))
-                    z, part, row, col, step, last = place(number, product)
         else:
             if gives:
                 increase_registers(232)
             parity, before, group, leads = uint32(0), uint32(0), tid // uint32(GROUP), tid % uint32(32) == 0
-            while number < tiles:
+            while number < order.tiles:
+                z, part, row, col, step, last = place(number, order)
+                row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
                 my_row, first = uint32(row + tid // uint32(32) * uint32(WARP_ROWS)), step
                 sums = first_sums(bias, z * m, my_row, m, biased != 0 and part == 0)
                 while step < last:
@@ -189,49 +188,8 @@ def warpgroups(tile, name, parts, width):
                 of_part = uint64(part) * uint64(matrices) * m * n
                 store(out, memory, sums, of_part, (z, matrices, my_row, col, m, n), geometry.positions)
                 number = uint32(number + uint32(cuda.gridDim.x))
-                z, part, row, col, step, last = place(number, product)
 
     return warpgroups
-
-
-@functools.cache
-def make_count(tile):
-    """Make the device function that counts the tiles of all parts of K and all matrices."""
-    rows, columns = tile.rows, tile.columns
-
-    @cuda.jit(device=True, forceinline=True)
-    def count_tiles(sizes):
-        m, n, _, parts, matrices = sizes
-        down, across = (m + uint32(rows - 1)) // uint32(rows), (n + uint32(columns - 1)) // uint32(columns)
-        return uint32(down * across * parts * matrices)
-
-    return count_tiles
-
-
-@functools.cache
-def make_place(tile, depth):
-    """Make the device function that finds the matrix, the part of K, the row, the column, and the first and last step
-    of a tile.
-    """
-    rows, columns = tile.rows, tile.columns
-
-    @cuda.jit(device=True, forceinline=True)
-    def place(number, sizes):
-        m, n, k, parts, matrices = sizes
-        down, across = (m + uint32(rows - 1)) // uint32(rows), (n + uint32(columns - 1)) // uint32(columns)
-        z, part, first, last = uint32(0), uint32(0), uint32(0), (k + uint32(depth - 1)) // uint32(depth)
-        # Divisions by what the compiler does not know take 0.1 us each, before the first copy and after each tile.
-        if parts * matrices > 1:
-            area = uint32(down * across)
-            piece, number = uint32(number // area), uint32(number % area)
-            share = uint32(last + parts - uint32(1)) // parts
-            z, part = piece // parts, piece % parts
-            first = uint32(part * share)
-            last = min(last, first + share)
-        row, col = spread(number, uint32(down), uint32(across), uint32(RASTER))
-        return z, part, uint32(row * uint32(rows)), uint32(col * uint32(columns)), first, uint32(last)
-
-    return place
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -342,6 +300,8 @@ def make_store(tile, element, width, rows_at, col):
 @functools.cache
 def make_store_rows(element, columns, width):
     """Make the device function by which a warp stores its rows in shared memory, ``width`` windows at a time."""
+    if width == 0:
+        return make_store_columns(columns)
     size = element.bitwidth // 8
     lanes, per_word = columns // width, max(1, 4 // size)
     at_once, nbytes = max(1, 32 // lanes), width * size
@@ -378,3 +338,23 @@ def make_store_rows(element, columns, width):
                         store_one(out, rows, words, at + uint64(i) * positions.value, first + r + uint32(i), c)
 
     return store_rows
+
+
+@functools.cache
+def make_store_columns(columns):
+    """Make the device function by which a warp stores its rows in shared memory where a sample has one window only:
+    those of two windows at a time.
+    """
+
+    @cuda.jit(device=True, forceinline=True)
+    def store_columns(out, rows, words, of_part, place, further, positions):
+        group, groups, row, col, m, n = place
+        tid = uint32(cuda.threadIdx.x)
+        first, r = tid // uint32(32) * uint32(WARP_ROWS), tid % uint32(WARP_ROWS)
+        for i in range(0, columns, 2):
+            c = tid % uint32(32) // uint32(WARP_ROWS) + uint32(i)
+            sample = uint32(col + further + c)
+            if sample < n and row + r < m:
+                out[of_part + uint64(uint32(sample * groups) + group) * m + row + r] = rows[first + r, c]
+
+    return store_columns

@@ -36,7 +36,7 @@ class Order(NamedTuple):
     mod_b: Divisor
 
 
-def make_order(down: int, across: int, steps: int, parts: int, matrices: int, rules: tuple) -> Order:
+def make_order(down: int, across: int, steps: int, parts: int, matrices: int, rules: tuple = ((1, 1), (1, 1))) -> Order:
     """Make the order of so many rows and columns of tiles, each with so many steps; ``rules`` are (div, mod) of ``a``
     and ``b``.
     """

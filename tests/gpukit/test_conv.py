@@ -199,13 +199,13 @@ def tolerance(exact, size, terms, dtype):
 @example(((1, 0, 11, 0), {"kernel_size": (5, 1), **PLAIN, "padding": (1, 2)}), np.float32, "im2col", 3, (2, 3), True)
 def test_conv2d(case, dtype, algorithm, groups, sizes, with_bias):
     (samples, _, height, width), how = case
-    if algorithm != "auto" and dtype not in (api.IM2COL_DTYPES if algorithm == "im2col" else api.DIRECT_DTYPES):
+    if dtype not in api.ALLOWED.get(algorithm, api.DIRECT_DTYPES):
         dtype = np.float32
     kernel, made, channels = pair(how.pop("kernel_size")), sizes[0] * groups, sizes[1] * groups
     if algorithm == "paired" and (kernel[1] == 1 or (pair(how["stride"])[1], pair(how["dilation"])[1]) != (1, 1)):
         algorithm = "specialised"
     if algorithm == "depthwise" and (groups == 1 or sizes[1] > 1 or pair(how["dilation"])[0] > 4):
-        algorithm = "direct"
+        dtype, algorithm = np.float32 if dtype == np.float64 else dtype, "direct"
     x = random(samples, channels, height, width, dtype=dtype)
     weight = random(made, sizes[1], *kernel, dtype=dtype)
     bias = random(made, dtype=dtype) if with_bias else None
@@ -298,6 +298,8 @@ def test_every_layout(case, with_bias):
 @example(((1, 1, 9, 9), {"kernel_size": (16, 15), **PLAIN, "padding": 4}), 3, False, 1, 1)  # 16 + 15 bits
 @example(((3, 70, 5, 7), {"kernel_size": 3, **PLAIN, "padding": 1}), -1, True, 2, 1)  # groups of warps, an odd image
 @example(((2, 34, 9, 8), {"kernel_size": 2, **PLAIN, "stride": 2}), -1, False, 1, 2)  # float32 as two numbers
+@example(((2, 3, 20, 18), {"kernel_size": (17, 16), **PLAIN, "stride": 9}), 99, True, 1, 2)  # one window, in memory
+@example(((2, 34, 9, 8), {"kernel_size": 1, **PLAIN, "stride": 3}), 99, False, 1, 1)  # one pixel of each window
 def test_every_tile_of_implicit_gemm(case, which, half, groups, parts):
     """The kernels of implicit GEMM are right for any tile and any number of parts of K."""
     (samples, channels, *size), how = case
@@ -310,8 +312,10 @@ def test_every_tile_of_implicit_gemm(case, which, half, groups, parts):
     exact, size = reference_conv(x, weight, bias, groups, **how)
     geometry = windows.make_geometry(x.shape[2:], kernel, **how)
     out = poisoned(samples, groups * 5, *geometry.out_size, dtype=dtype)
-    speeds = gemm.HALF_SPEEDS + gemm.GROUP_SPEEDS if half else gemm.IMPLICIT_SPEEDS + gemm.SPLIT_SPEEDS
-    chosen = speeds[which % len(speeds)].tile, parts
+    written = groups == 1 and which >= 50
+    single, grouped = (gemm.HALF_SPEEDS, gemm.GROUP_SPEEDS) if half else (gemm.IMPLICIT_SPEEDS, gemm.SPLIT_SPEEDS)
+    speeds = grouped if written else single + grouped
+    chosen = gemm.Choice(0, speeds[which % len(speeds)].tile, parts, written)
     convolution = cost.Convolution(x, weight, bias, out, geometry, groups)
     for launch, arguments in gemm.implicit_launches(convolution, WorkMemory(0), chosen):
         assert gpukit.trace(launch, *arguments).findings == []
@@ -324,13 +328,28 @@ def test_images_with_their_channels_last_are_read_as_they_lie(dtype, channels):
     x, weight = random(2, channels, 6, 7, dtype=dtype), random(5, channels, 3, 2, dtype=dtype)
     how = {"stride": (2, 1), "padding": 1, "dilation": 1}
     exact, size = reference_conv(x, weight, None, 1, **how)
-    memory = cuda.to_device(np.ascontiguousarray(x.transpose(0, 2, 3, 1)))
-    strides = tuple(x.itemsize * n for n in (42 * channels, 1, 7 * channels, channels))
-    last = device_array_of(x.shape, strides, dtype, memory)
+    last = channels_last(x)
     assert gemm.reads_last(last, weight.shape, windows.make_geometry((6, 7), (3, 2), **how), 1)
     result = conv.conv2d(last, cuda.to_device(weight), **how, algorithm="implicit").copy_to_host()
     difference = abs(result.reshape(exact.shape) - exact)
     assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(dtype))).all()
+
+
+@pytest.mark.parametrize(("dtype", "channels", "groups"), [(np.float16, 3, 1), (np.float32, 34, 34)])
+def test_images_with_their_channels_last_are_copied_for_other_kernels(dtype, channels, groups):
+    x, weight = random(2, channels, 9, 11, dtype=dtype), random(2 * groups, channels // groups, 3, 3, dtype=dtype)
+    exact, size = reference_conv(x, weight, None, groups, stride=2, padding=1, dilation=1)
+    result = conv.conv2d(channels_last(x), cuda.to_device(weight), stride=2, padding=1, groups=groups).copy_to_host()
+    difference = abs(result.reshape(exact.shape) - exact)
+    assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(dtype))).all()
+
+
+def channels_last(x):
+    """Copy images to the device with their channels last in memory."""
+    (_, channels, height, width), item = x.shape, x.itemsize
+    memory = cuda.to_device(np.ascontiguousarray(x.transpose(0, 2, 3, 1)))
+    strides = height * width * channels * item, item, width * channels * item, channels * item
+    return device_array_of(x.shape, strides, x.dtype, memory)
 
 
 @pytest.mark.parametrize("split", [1, 2])
