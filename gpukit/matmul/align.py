@@ -7,7 +7,7 @@ import numpy as np
 
 from gpukit.backend import cuda, float32, int32, types, uint32, uint64
 from gpukit.divisors import Divisor, divided, make_divisor
-from gpukit.intrinsics import load2, store4
+from gpukit.intrinsics import byte_perm, load2, store4
 from warpstep.integers import ceil_div
 from warpstep.limits import LINE
 
@@ -27,6 +27,8 @@ __all__ = [
     "chunks_across",
     "make_chunks",
     "part_of",
+    "turn_bytes",
+    "turn_grid",
 ]
 
 #: Columns and rows that a block copies at a time: its threads.
@@ -123,9 +125,54 @@ def align(element, turned, ways=PLAIN):
     return align
 
 
+#: Rows and columns of a tile of `turn_bytes`, and words of a row of it: one more than it has.
+BYTES, WORDS = 128, 33
+
+
+@cuda.jit
+def turn_bytes(source, target, sizes, pitch, step):
+    """Copy as `align` does with ``turned``, for elements of a byte: both arrays are of words, uint32, and the rows of
+    ``source`` begin and end at multiples of 4 bytes. Byte by byte, a product of int8 takes up to a fifth longer.
+    """
+    tile, held = cuda.shared.array((BYTES, WORDS), uint32), cuda.local.array((4, 4), uint32)
+    matrices, rows, columns, used = sizes
+    tx, ty, first = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y), uint32(cuda.blockIdx.x) * uint32(BYTES)
+    for z in range(cuda.blockIdx.z, matrices, cuda.gridDim.z):
+        for row in range(cuda.blockIdx.y * BYTES, rows, cuda.gridDim.y * BYTES):
+            for i in range(4):
+                for j in range(4):
+                    k, col = first + uint32(4) * (ty + uint32(ROWS * i)) + uint32(j), row + uint32(4) * tx
+                    at = (uint64(z) * step + uint64(k) * pitch + uint64(col)) // uint64(4)
+                    held[i, j] = source[at] if (k < used) & (col < rows) else uint32(0)
+            for i in range(4):
+                # Bytes of two rows in turns, then pairs of them: four of a column.
+                low, more_low = byte_perm(held[i, 0], held[i, 1], 0x5140), byte_perm(held[i, 2], held[i, 3], 0x5140)
+                high, more_high = byte_perm(held[i, 0], held[i, 1], 0x7362), byte_perm(held[i, 2], held[i, 3], 0x7362)
+                at = uint32(4) * tx, ty + uint32(ROWS * i)
+                tile[at[0], at[1]] = byte_perm(low, more_low, 0x5410)
+                tile[at[0] + uint32(1), at[1]] = byte_perm(low, more_low, 0x7632)
+                tile[at[0] + uint32(2), at[1]] = byte_perm(high, more_high, 0x5410)
+                tile[at[0] + uint32(3), at[1]] = byte_perm(high, more_high, 0x7632)
+            cuda.syncthreads()
+            for i in range(0, BYTES, ROWS):
+                r, col = ty + uint32(i), first + uint32(4) * tx
+                if row + r < rows and col < columns:
+                    at = (uint64(z) * rows + uint64(row + r)) * columns + uint64(col)
+                    target[at // uint64(4)] = tile[r, tx]
+            cuda.syncthreads()
+
+
 def align_grid(matrices: int, rows: int, columns: int, itemsize: int) -> tuple[int, int, int]:
     """The blocks of a launch of `align`."""
-    size, _ = tile_of(itemsize)
+    return _grid(matrices, rows, columns, tile_of(itemsize)[0])
+
+
+def turn_grid(matrices: int, rows: int, columns: int) -> tuple[int, int, int]:
+    """The blocks of a launch of `turn_bytes`."""
+    return _grid(matrices, rows, columns, BYTES)
+
+
+def _grid(matrices, rows, columns, size):
     return ceil_div(columns, size), min(ceil_div(rows, size), MAX_BLOCKS), min(matrices, MAX_BLOCKS)
 
 

@@ -25,6 +25,8 @@ from gpukit.matmul.align import (
     align_rows,
     chunks_across,
     make_chunks,
+    turn_bytes,
+    turn_grid,
 )
 from gpukit.matmul.cost import TENSOR_SPEEDS, choose_tensor, tensor_time
 from gpukit.matmul.fast import SUM_THREADS, choose_sum
@@ -85,14 +87,14 @@ class Rows(NamedTuple):
         step = gcd(self.pitch * item, self.matrix_step * item, LINE)
         return 2.0 - step / LINE if address_of(self.flat) % step == 0 else 2.0
 
-    def begins_aligned(self) -> bool:
-        """Whether all rows begin at multiples of 16 bytes."""
+    def begins_aligned(self, unit: int = UNIT) -> bool:
+        """Whether all rows begin at multiples of so many bytes."""
         item = dtype_of(self.flat).itemsize
-        return all(n % UNIT == 0 for n in (address_of(self.flat), self.pitch * item, self.matrix_step * item))
+        return all(n % unit == 0 for n in (address_of(self.flat), self.pitch * item, self.matrix_step * item))
 
-    def ends_aligned(self) -> bool:
-        """Whether all rows end at multiples of 16 bytes too."""
-        return self.columns * dtype_of(self.flat).itemsize % UNIT == 0
+    def ends_aligned(self, unit: int = UNIT) -> bool:
+        """Whether all rows end at multiples of so many bytes too."""
+        return self.columns * dtype_of(self.flat).itemsize % unit == 0
 
 
 def tensor_launches(flat: Flat, m: int, n: int, name: str, work):
@@ -243,14 +245,15 @@ def _copy(rows: Rows, form: Format, way, purpose, work):
     across = ceil_div(used * form.itemsize, LINE) * LINE // form.itemsize
     pitch, dtype = across * len(way), dtype_of_type(form.element)
     copy = work.take(purpose, rows.matrices * down * pitch, dtype)
-    launch = configure_quietly(
-        align(form.element, turned, way),
-        align_grid(rows.matrices, down, across, form.itemsize),
-        (LANES, ROWS),
-        work.stream,
-    )
+    if form.itemsize == 1 and turned and rows.begins_aligned(4) and rows.ends_aligned(4):
+        kernel, blocks = turn_bytes, turn_grid(rows.matrices, down, across)
+        source, target = rows.flat.view(np.uint32), copy.view(np.uint32)
+    else:
+        kernel, blocks = align(form.element, turned, way), align_grid(rows.matrices, down, across, form.itemsize)
+        source, target = rows.flat, copy
+    launch = configure_quietly(kernel, blocks, (LANES, ROWS), work.stream)
     sizes = tuple(np.uint32(size) for size in (rows.matrices, down, across, used))
-    arguments = rows.flat, copy, sizes, np.uint64(rows.pitch), np.uint64(rows.step)
+    arguments = source, target, sizes, np.uint64(rows.pitch), np.uint64(rows.step)
     columns = pitch if len(way) > 1 else used
     return (launch, arguments), Rows(copy, along, rows.matrices, down, columns, pitch, down * pitch, rows.rule)
 

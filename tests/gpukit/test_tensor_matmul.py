@@ -229,6 +229,12 @@ def test_batches_factors_and_parts_of_k(name):
     check(out, wide_a, wide_b, name, -2, 3, wide_old)
 
 
+def test_int8_that_lies_across_k():
+    for shape, n in (((3, 20, 300), 48), ((130, 132), 144)):
+        (a, wide_a), (b, wide_b) = random_matrix(shape, "int8"), random_matrix((*shape[:-2], shape[-1], n), "int8")
+        check(multiply(a, b, "int8"), wide_a, wide_b, "int8")
+
+
 def test_a_repeated_call_reads_its_own_arrays():
     for seed in range(20):
         (a, wide_a), (b, wide_b) = (random_matrix(shape, "float16", seed) for shape in ((40, 63), (63, 24)))
