@@ -161,11 +161,10 @@ def launch(
     with state.lock:
         for one in prepared:
             one()
-    if prepared:
-        arrays = [array for array in inputs if array is not None]
-        recorded = RecordedCall(prepared, arrays, [output.target for output in outputs], state, work)
-        if recorded.replayable:
-            cache.store(key, recorded)
+    arrays = [array for array in inputs if array is not None]
+    recorded = RecordedCall(prepared, arrays, [output.target for output in outputs], state, work)
+    if recorded.replayable:
+        cache.store(key, recorded)
     return _finish(outputs)
 
 

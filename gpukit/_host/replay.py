@@ -40,8 +40,9 @@ class RecordedCall:
     Attributes
     ----------
     replayable : bool
-        Whether it can stand for other calls: the launches use every input and output in place, these do not
-        overlap, except for inputs that begin together, and the launches keep little other memory alive.
+        Whether it can stand for other calls: the launches use every input and output in place, except for empty
+        ones, these do not overlap, except for inputs that begin together, and the launches keep little other memory
+        alive.
     """
 
     __slots__ = (
@@ -79,7 +80,10 @@ class RecordedCall:
             for i, a in enumerate(spans)
             for j, b in enumerate(spans[:i])
         )
-        self.replayable = apart and used.issuperset(range(len(spans))) and kept <= MAX_KEPT
+        # Nothing can be read from an empty array. Without launches a new output must be one.
+        empty = {i for i, (low, high) in enumerate(spans) if low == high}
+        needed = range(0 if prepared else len(inputs), len(arrays))
+        self.replayable = apart and (used | empty).issuperset(needed) and kept <= MAX_KEPT
 
     def _bind(self, prepared, starts, spans) -> tuple[set[int], int]:
         """Have the launches read addresses from the block; return which arrays they use, and bytes that they keep."""

@@ -157,6 +157,26 @@ def test_a_call_may_have_several_results(cache):
     assert len(planned) == 4 and len(cache.calls) == 1
 
 
+def test_calls_with_empty_arrays_are_repeated(cache):
+    planned = []
+
+    def plan(problem):
+        (x,) = problem.inputs
+        planned.append(tuple(x.shape))
+        target = problem.output((x.shape[0],))
+        ones = cuda.to_device(np.ones(x.shape[0]))
+        return [(negate[1, 32], (ones, target))] if target.size else []
+
+    for shape in ((0, 3), (4, 0)):
+        made = [call(plan, (cuda.device_array(shape),)) for _ in range(3)]
+        assert len({id(array) for array in made}) == 3
+        assert [array.copy_to_host().tolist() for array in made] == [[-1.0] * shape[0]] * 3
+    # An output that no launch writes is the planner's own work.
+    for _ in range(2):
+        call(lambda problem: planned.append(problem.output((2,)).shape) or [], (device(),))
+    assert planned == [(0, 3), (4, 0), (2,), (2,)]
+
+
 def test_work_memory_that_has_moved_is_found_again(cache):
     small, large = (RANDOM.random((n, 7)) for n in (9, 500))
     negated = {}
