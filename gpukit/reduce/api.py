@@ -189,7 +189,7 @@ def _reduction(problem: Problem):
     order, gap = _memory_order(x, axes, first.commutative)
     order = [i for i in order if i not in axes and x.shape[i] > 1]
     straight = order == sorted(order)
-    if not isinstance(x, np.ndarray) and not (straight and gap is not None):
+    if x.size and not isinstance(x, np.ndarray) and not (straight and gap is not None):
         made = _where_it_is(x, axes, first, out, gap is None, problem)
         if made is not None:
             return made

@@ -168,7 +168,7 @@ def test_nan_and_infinity(dtype):
 
 @pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value")
 def test_empty():
-    for shape, axis in (((0,), None), ((3, 0), 0), ((0, 8, 3, 8), (0, 3)), ((2, 0, 5), 2)):
+    for shape, axis in (((0,), None), ((3, 0), 0), ((0, 5), 0), ((0, 8, 3, 8), (0, 3)), ((2, 0, 5), 2)):
         for dtype in ("f4",) if len(shape) > 1 else ("i2",):
             x = np.zeros(shape, dtype)
             for op in ("prod", "mean", "max"):
@@ -178,8 +178,9 @@ def test_empty():
                     with pytest.raises(ValueError, match=f"no elements to reduce; op '{op}' has no identity"):
                         reduce.reduce(x, axis, op)
                 else:
-                    got = reduce.reduce(x, axis, op)
-                    assert got.dtype == like.dtype and np.array_equal(got, like, equal_nan=True)
+                    device = [reduce.reduce(cuda.to_device(x), axis, op).copy_to_host() for _ in range(2)]
+                    for got in (reduce.reduce(x, axis, op), *device):
+                        assert got.dtype == like.dtype and np.array_equal(got, like, equal_nan=True)
 
 
 def test_float32_is_as_good_as_a_tree():
