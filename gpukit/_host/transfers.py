@@ -125,12 +125,12 @@ def copy_launches(source: Any, target: Any, stream: Any) -> list[tuple]:
     itemsize, last = source.dtype.itemsize, axes[-1]
     turned = next((axis for axis in axes if axis[0] > 1 and axis[1] == itemsize), None)
     number = {1: types.uint8, 2: types.uint16, 4: types.uint32, 8: types.uint64}.get(itemsize)
-    is_turned = number and last[2] == itemsize and turned not in (None, last)
-    if is_turned:
-        # Along the last axis the source is read; the target's neighbours lie along the third.
-        is_turned, pair = min(last[0], turned[0]) >= MIN_AXIS, (last, turned)
-        if not is_turned:  # pixels from planes, or planes from pixels: in the order of the pixels
-            pair = sorted(pair, reverse=True)
+    is_turned = False
+    if number and turned is not None and turned != last and last[2] == itemsize:
+        # Along the last axis the source is read; the target's neighbours lie along the third. Pixels from planes, or
+        # planes from pixels, are copied in the order of the pixels.
+        is_turned = min(last[0], turned[0]) >= MIN_AXIS
+        pair = (last, turned) if is_turned else sorted((last, turned), reverse=True)
         axes = [*(axis for axis in axes if axis is not turned and axis is not last), *pair]
     if is_turned:
         source, target = _views(source, target, axes)
