@@ -69,7 +69,9 @@ class RecordedCall:
         self.make_output = makers[0] if len(makers) == 1 else lambda pointers: [make(pointers) for make in makers]
         arrays = [*map(as_device_array, inputs), *outputs]
         starts, spans = [address_of(array) for array in arrays], [span(array) for array in arrays]
-        self.reach = [(low - start, high - start) for (low, high), start in zip(spans, starts, strict=True)]
+        *reaches, (low, high) = [(low - at, high - at) for (low, high), at in zip(spans, starts, strict=True)]
+        #: Of each input: it overlaps the last output if it begins between these numbers of bytes after that.
+        self.reach = [(low - own_high, high - own_low) for own_low, own_high in reaches]
         used, kept = self._bind(prepared, starts, spans)
         self.moves = bool(self._held or self.places or self.maps)
         self.write = functools.partial(struct.Struct(f"{len(arrays)}Q").pack_into, self.block, 0)
@@ -136,11 +138,9 @@ class RecordedCall:
 
     def overlaps(self, pointers):
         """Whether the output, which is the last pointer, shares memory with an input."""
-        *others, out = pointers
-        low, high = self.reach[-1]
-        start, stop = out + low, out + high
-        for pointer, (low, high) in zip(others, self.reach):  # noqa: B905 - the argument takes longer than the rest
-            if pointer + low < stop and start < pointer + high:
+        out = pointers[-1]
+        for pointer, (least, most) in zip(pointers, self.reach):  # noqa: B905 - there is no reach of the output
+            if least < pointer - out < most:
                 return True
         return False
 
