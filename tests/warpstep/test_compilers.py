@@ -258,7 +258,7 @@ VECTORS = """
     def copies(a):
         cuda.intrin.fence_mbarrier_init()
 
-    for launch in (lambda: copies[1, 1](x), lambda: annotated[1, 1, 0, 0, (2, 1, 1)](1.0, out64)):
+    for launch in (lambda: copies[1, 1](x), lambda: annotated[1, 1, 0, 0, (1, 2, 1)](1.0, out64)):
         try:
             launch()
         except warpstep.UnsupportedError as error:
