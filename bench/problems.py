@@ -65,6 +65,11 @@ KEPT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("reduce", {"shape": [2, 55, 164, 7], "axis": [1], "op": "max", "dtype": "float32"}),
     ("reduce", {"shape": [918_400, 7], "axis": [0], "op": "sum", "dtype": "int64"}),
     ("reduce", {"shape": [3_710_615, 14], "axis": [1], "op": "min", "dtype": "uint8"}),
+    ("reduce", {"shape": [100_000, 207], "axis": [0], "op": "mean", "dtype": "float16"}),
+    ("reduce", {"shape": [25_427, 3576], "axis": [1], "op": "mean", "dtype": "float32"}),
+    ("reduce", {"shape": [2, 2_614_294, 1], "axis": [2], "op": "max", "dtype": "int64", "layout": "apart"}),
+    ("scan", {"shape": [100_000, 3], "axis": 0, "op": "sum", "dtype": "float32"}),
+    ("topk", {"shape": [13, 365_341], "axis": 1, "k": 16, "largest": False, "dtype": "float16"}),
 )
 
 
