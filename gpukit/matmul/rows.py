@@ -11,8 +11,8 @@ __all__ = ["WARP_ROWS", "make_rows", "make_store_rows", "rows_bytes", "rows_colu
 WARP_ROWS, ROW = 16, 128
 #: Bytes more in each of these rows, by the size of an element, so that the lanes' pairs lie in different banks.
 PADS = {2: 16, 4: 32}
-#: Bytes of a store.
-WIDEST = 16
+#: Bytes of a store; elements that a lane loads before it stores them one by one.
+WIDEST, LOADS = 16, 8
 
 
 def rows_columns(element, columns: int) -> int:
@@ -48,7 +48,8 @@ def make_store_rows(element, columns, wide):
     size = element.bitwidth // 8
     across, per_word = rows_columns(element, columns), 4 // size
     lanes = across * size // WIDEST
-    at_once = 32 // lanes
+    at_once, count = 32 // lanes, WARP_ROWS * across // 32
+    loads = min(count, LOADS)
 
     @cuda.jit(device=True, forceinline=True)
     def store_wide(out, rows, words, start, row, col, m, n):
@@ -65,9 +66,16 @@ def make_store_rows(element, columns, wide):
     def store_narrow(out, rows, words, start, row, col, m, n):
         tid = uint32(cuda.threadIdx.x)
         first, lane = tid // uint32(32) * uint32(WARP_ROWS), tid % uint32(32)
-        for i in range(WARP_ROWS * across // 32):
-            r, c = (uint32(32 * i) + lane) // uint32(across), (uint32(32 * i) + lane) % uint32(across)
-            if row + r < m and col + c < n:
-                out[(start + row + r) * n + col + c] = rows[first + r, c]
+        held = cuda.local.array(loads, element)
+        for i in range(0, count, loads):
+            # The loads overlap. In turns with the stores, each would be waited for.
+            for j in range(loads):
+                place = uint32(32 * (i + j)) + lane
+                held[j] = rows[first + place // uint32(across), place % uint32(across)]
+            for j in range(loads):
+                place = uint32(32 * (i + j)) + lane
+                r, c = place // uint32(across), place % uint32(across)
+                if row + r < m and col + c < n:
+                    out[(start + row + r) * n + col + c] = held[j]
 
     return store_wide if wide else store_narrow
