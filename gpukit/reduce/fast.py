@@ -1,6 +1,6 @@
 """Kernels that reduce an array seen as (outer, n, inner) over its middle axis, at the speed of memory.
 
-1. ``rows``: inner is 1 and n is large. Warps share a row.
+1. ``rows``: inner is 1 and n is large. Warps share a row; in ``warp_rows`` each takes one alone.
 2. ``groups``: inner is 1 and n is small. A warp takes one row or several.
 3. ``columns``: inner is more than 1. Neighbouring threads take neighbouring columns, and share the rows.
 4. ``skewed``: ``columns`` for rows that begin at any address.
@@ -416,8 +416,8 @@ def make_add_rows(operation, vector, height, loads):
 def make_narrow(operation, vector, loads, threads):
     """Make the kernel ``narrow``: a block reads its rows as one run of memory, in aligned accesses.
 
-    The order of elements must not matter, and there are no gaps between rows. The elements that a block reads at a time
-    are a multiple of ``inner``, so each thread keeps meeting the same columns. ``splits`` blocks share the rows.
+    The order of elements must not matter, and there are no gaps between rows. A block reads a multiple of ``inner``
+    elements at a time, so each thread stays in the same columns. ``splits`` blocks share the rows.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     finish, held, places, parts = operation.finish, vector * loads, vector * threads, 8
