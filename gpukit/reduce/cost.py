@@ -53,7 +53,7 @@ NARROW_BYTES, NARROW_THREADS, NARROW_SHARED = 64, 1024, 1 << 15
 CELL_ROWS = 32
 CELL_LOADS = 4
 #: Elements that a thread has under way in ``strided``; bytes of an array up to which it is faster than two launches, if
-#: up to ``STRIDED_ROW`` elements are neighbours in memory, and if more are.
+#: up to ``STRIDED_ROW`` elements are neighbours in memory, and if more are; half as many for three reduced axes.
 STRIDED_LOADS, STRIDED_ROW, STRIDED_MAX_BYTES = 8, 64, (8 << 20, 2 << 20)
 #: Max tiles, or one fewer, that a warp adds one after the other. It bounds the rounding error of long rows and columns,
 #: and what a lane reads of them: 64 KB, so that sums of 8 and 16-bit integers fit in 32 bits.
@@ -210,7 +210,8 @@ def choose_strided(
 def is_few(itemsize: int, kept: list, reduced: list) -> bool:
     """Tell whether an array is so small that ``strided`` is faster than two launches."""
     near = prod(size for size, step, *_ in kept[-1:] + reduced[-1:] if step <= (reduced[-1][1] if reduced else 1))
-    return prod(size for size, *_ in kept + reduced) * itemsize <= STRIDED_MAX_BYTES[near > STRIDED_ROW]
+    most = STRIDED_MAX_BYTES[near > STRIDED_ROW] // (2 if len(reduced) > 2 else 1)
+    return prod(size for size, *_ in kept + reduced) * itemsize <= most
 
 
 def _groups(operation, itemsize, vector, outer, n, pitch):
