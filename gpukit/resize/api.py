@@ -37,8 +37,9 @@ def resize(
     Parameters
     ----------
     image : ndarray or device array, shape (H, W, 3) or (N, H, W, 3), or sequence of N of shape (H, W, 3)
-        uint8 or float32; H and W from 1 to ``MAX_PIXELS``, N also 0. The images of a sequence may differ in size. Rows
-        may be apart; an array is copied first if the pixels of a row, or the values of a pixel, are.
+        uint8 or float32; H and W from 1 to ``MAX_PIXELS``, N also 0. The images of a sequence may differ in size. A
+        device array is read where it is, planes viewed as (H, W, 3) and the first three of four channels included, if
+        its rows are a whole number of pixels apart. In a sequence, an image whose pixels are apart is copied first.
     size : tuple of 2 int
         Height and width of the result, from 1 to ``MAX_PIXELS``. (OpenCV takes the width first.)
     method : str

@@ -23,6 +23,11 @@ SAMPLERS = {
     "bilinear": {np.dtype(np.uint8): sampling.BYTES, np.dtype(np.float32): sampling.FLOATS, WORD: sampling.WORDS},
     "nearest": dict.fromkeys(DTYPES, sampling.NEAREST) | {WORD: sampling.NEAREST_WORDS},
 }
+#: Of images whose channels or pixels are apart.
+SAMPLERS_APART = {
+    "bilinear": {np.dtype(np.uint8): sampling.BYTES_APART, np.dtype(np.float32): sampling.FLOATS_APART},
+    "nearest": dict.fromkeys(DTYPES, sampling.NEAREST_APART),
+}
 
 
 def launches(frames: Frames, target: Any, arguments: tuple, planes: bool, method: str = "bilinear", stream: Any = 0):
@@ -46,9 +51,10 @@ def launches(frames: Frames, target: Any, arguments: tuple, planes: bool, method
     count = target.shape[0] if target.ndim == 4 else 1
     height, width = target.shape[-2:] if planes else target.shape[-3:-1]
     dtype = frames.flat.dtype
-    sampler, fields_of = SAMPLERS[method][dtype], fast.fields_of_all if frames.alike else fast.fields_of_each
+    sampler = (SAMPLERS_APART if frames.apart else SAMPLERS)[method][dtype]
+    fields_of = fast.fields_of_all if frames.alike else fast.fields_of_each
     make, across = fast.make_planes if planes else fast.make_pixels, ceil_div(width, fast.SPAN)
-    if not planes and dtype.kind == "f":
+    if not planes and dtype.kind == "f" and not frames.apart:
         make, across = fast.make_values, ceil_div(CHANNELS * width, fast.LANES)
         kernel = make(sampler, fields_of)
     else:

@@ -16,6 +16,7 @@ from gpukit._host.arrays import (
     as_device_array,
     check_alike,
     check_array,
+    device_array_of,
     handle_of,
     span,
     stream_of,
@@ -52,11 +53,12 @@ class Frames(NamedTuple):
 
     Attributes
     ----------
-    flat : device array with one dimension
-        Of the images' elements, or of words of four bytes.
+    flat : device array
+        Of the images' elements, or of words of four bytes, with one dimension. With two, of channels and pixels: images
+        whose pixels do not follow one another, such as planes.
     geometry : tuple of int, or device array of int64
         ``fast.FIELDS`` of frames that are alike, or of each frame. Of frames that are alike, ``start`` is the distance
-        from frame to frame.
+        from frame to frame. With two dimensions of ``flat``, distances count pixels.
     """
 
     flat: Any
@@ -65,6 +67,10 @@ class Frames(NamedTuple):
     @property
     def alike(self) -> bool:
         return isinstance(self.geometry, tuple)
+
+    @property
+    def apart(self) -> bool:
+        return self.flat.ndim == 2
 
 
 def check_image(name: str, image: Any, dimensions: int | tuple[int, ...]) -> None:
@@ -93,16 +99,35 @@ def with_rows(image: Any, copy: Callable) -> Any:
     """An image or batch as a device array whose rows have their pixels one after another: itself or a ``copy``."""
     if cuda.is_cuda_array(image):
         array = as_device_array(image)
-        pixel, value = array.strides[-2:]
-        item = array.dtype.itemsize
-        aligned = all(stride >= 0 and stride % item == 0 for stride in array.strides)
-        if aligned and value == item and (pixel == CHANNELS * item or array.shape[-2] == 1):
+        if _has_rows(array):
             return array
     return copy(image)
 
 
+def _has_rows(array):
+    """Whether the pixels of each row follow one another."""
+    (pixel, value), item = array.strides[-2:], array.dtype.itemsize
+    aligned = all(stride >= 0 and stride % item == 0 for stride in array.strides)
+    return aligned and value == item and (pixel == CHANNELS * item or array.shape[-2] == 1)
+
+
+def _channels_apart(array, place):
+    """`Frames` of channels and pixels; None if rows or frames are no whole number of pixels from each other."""
+    frame = array.strides[0] if len(array.shape) == 4 and array.shape[0] > 1 else 0
+    (row, pixel, value), (rows, columns), item = array.strides[-3:], array.shape[-3:-1], array.dtype.itemsize
+    if pixel <= 0 or pixel % item or value % item or any(n < 0 or n % pixel for n in (row, frame)):
+        return None
+    frames = array.shape[0] if frame else 1
+    count = ((frames - 1) * frame + (rows - 1) * row) // pixel + columns
+    flat = device_array_of((CHANNELS, count), (value, pixel), array.dtype, array)
+    return Frames(flat, (frame // pixel, row // pixel, rows, columns, *place))
+
+
 def from_batch(image: Any, place: Sequence[int], copy: Callable) -> Frames:
     """`Frames` of an image or of a batch of one size; ``place`` is (height, width, top, left) in the target."""
+    if cuda.is_cuda_array(image) and not _has_rows(array := as_device_array(image)):
+        if found := _channels_apart(array, place):
+            return found
     array = with_rows(image, copy)
     low, high = span(array)
     item = array.dtype.itemsize

@@ -20,8 +20,11 @@ from gpukit.intrinsics import byte_perm, dp2a_hi, dp2a_lo
 
 __all__ = [
     "BYTES",
+    "BYTES_APART",
     "FLOATS",
+    "FLOATS_APART",
     "NEAREST",
+    "NEAREST_APART",
     "NEAREST_WORDS",
     "ONE",
     "WORDS",
@@ -152,21 +155,39 @@ def neighbours_fixed(x, n, size):
 
 
 @functools.cache
-def make_column_of_values(place):
-    """Make ``column_of_values(x, n, size)``: (index in a row of the first pixel, of the second, its share)."""
+def make_column_of_values(place, step=3):
+    """Make ``column_of_values(x, n, size)``: (index in a row of the first pixel, of the second, its share).
+
+    From pixel to pixel an index grows by ``step``: 1 in an array that has the channels as its first axis.
+    """
 
     @cuda.jit(device=True)
     def column_of_values(x, n, size):
         first, second, share = place(x, n, size)
-        return uint32(uint32(3) * first), uint32(uint32(3) * second), share
+        return uint32(uint32(step) * first), uint32(uint32(step) * second), share
 
     return column_of_values
 
 
-@cuda.jit(device=True)
 def three_values(image, line, at):
+    """Load the channels of a pixel in a kernel: neighbours in a flat array, or a column of an array of two axes."""
+    raise TypeError("three_values is for kernels: call it from a function under cuda.jit")
+
+
+@overload(three_values)
+def _three_values_of(image, line, at):
+    """Choose by the array's dimensions, when a kernel is compiled."""
+    return _three_neighbours if image.ndim == 1 else _three_of_column
+
+
+def _three_neighbours(image, line, at):
     i = line + uint64(at)
     return image[i], image[i + uint64(1)], image[i + uint64(2)]
+
+
+def _three_of_column(image, line, at):
+    i = line + uint64(at)
+    return image[uint32(0), i], image[uint32(1), i], image[uint32(2), i]
 
 
 @functools.cache
@@ -343,3 +364,8 @@ NEAREST_WORDS = Sampler(
     both=one_pixel_of_words_of_both,
     share=int32,
 )
+#: Of arrays with two axes, the channels and the pixels.
+BYTES_APART, FLOATS_APART = (
+    sampler._replace(column=make_column_of_values(sampler.row, 1)) for sampler in (BYTES, FLOATS)
+)
+NEAREST_APART = NEAREST._replace(column=make_column_of_values(nearest_place, 1))

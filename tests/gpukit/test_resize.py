@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from layouts import view_on_device
 
 import gpukit
 from gpukit import resize
@@ -325,16 +326,22 @@ def test_inputs_of_any_layout(monkeypatch, dtype):
         out = np.full((23, 71, 6), 0xAB, dtype)
         resize.resize(view, size, out=out[..., ::2])
         assert np.array_equal(out[..., ::2], expected) and (out[..., 1::2] == 0xAB).all()
-    four_channels = cuda.to_device(whole)[:, 5:50, :3]
-    expected = resize.resize(whole[:, 5:50, :3], size)
-    assert np.array_equal(resize.resize(four_channels, size).copy_to_host(), expected)
     frames = picture(2, 40, 60, 3, dtype=dtype)
-    on_device = cuda.to_device(frames)
-    for part in ((slice(None), slice(1, None)), (slice(1), slice(None), slice(4, 48)), (1, slice(None, None, 2))):
-        with monkeypatch.context() as without:
-            without.setattr(calls, "copy_launches", None)  # nothing that has its pixels one after another is copied
-            result = resize.letterbox(on_device[part], size).image
-        assert np.array_equal(result.copy_to_host(), resize.letterbox(frames[part], size).image)
+    parts = (slice(None), slice(1, None)), (slice(1), slice(None), slice(4, 48)), (1, slice(None, None, 2))
+    views = [(frames, frames[part]) for part in parts]
+    views += [(whole, whole[:, 5:50, :3]), (whole, whole[3:, :, 2::-1])]
+    planes = picture(2, 3, 40, 60, dtype=dtype)
+    views += [(planes, planes.transpose(0, 2, 3, 1)), (planes, planes[1, :, 4:, 1:].transpose(1, 2, 0))]
+    for base, view in views:
+        on_device = view_on_device(view, base, cuda.to_device(base))
+        for method in "bilinear", "nearest":
+            with monkeypatch.context() as without:
+                without.setattr(calls, "copy_launches", None)  # nothing is copied
+                result = resize.resize(on_device, size, method)
+            expected = resize.resize(np.ascontiguousarray(view), size, method)
+            assert np.allclose(result.copy_to_host(), expected, rtol=1e-6, atol=0)  # another kernel, for floats
+        result, expected = (resize.blob(x, size).image for x in (on_device, np.ascontiguousarray(view)))
+        assert np.allclose(result.copy_to_host(), expected, rtol=1e-6, atol=0)
 
 
 def test_device_in_device_out():
