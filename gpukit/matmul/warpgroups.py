@@ -171,7 +171,7 @@ def warpgroups(tile, name, layout, split, is_total, wide):
         # With one row of tiles each element of b is read once, with one column of them each of a.
         once_a, once_b = n <= uint32(columns), m <= uint32(rows * cluster)
         if cluster > 1:
-            cluster_sync()
+            cluster_sync(True)
         else:
             cuda.syncthreads()
         if tid >= groups * GROUP:
@@ -205,7 +205,7 @@ def warpgroups(tile, name, layout, split, is_total, wide):
                     store(out, memory, sums, uint64(z) * uint64(m), row, col, m, n)
                 number = uint32(number + uint32(cuda.gridDim.x))
         if cluster > 1:  # no block copies to another one, or arrives there, that has returned
-            cluster_sync()
+            cluster_sync(True)
 
     return warpgroups
 

@@ -258,12 +258,18 @@ def mbarrier_wait(barriers, i, parity):
     refuse("mbarrier_wait")
 
 
-def cluster_sync():
+def cluster_sync(relaxed=False):
     """Wait until all threads of the cluster's blocks that have not returned are here; for kernels and device functions.
 
     A cluster has as many blocks along x as `set_cluster_size` says; a block's rank in it is ``blockIdx.x`` % size. All
     blocks make their barriers and meet before the first of them arrives at, or copies to, another one. They meet again
     before they return. Needs compute capability 9.0.
+
+    Parameters
+    ----------
+    relaxed : literal bool
+        If True, threads meet without waiting for their memory accesses. These are not ordered then, except for barriers
+        that `fence_barrier_init` has published.
 
     Examples
     --------

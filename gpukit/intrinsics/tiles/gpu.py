@@ -219,14 +219,17 @@ def _arrive(context, builder, signature, arguments):
     emit(builder, f"{{ .reg .b32 there; {text} }}", "r,r", [address, rank])
 
 
+@_lower(functions.cluster_sync, types.Any)
+def _cluster_sync(context, builder, signature, arguments):
+    emit(builder, f"barrier.cluster.arrive{'.relaxed' if _literal(signature.args[0]) else ''}; barrier.cluster.wait;")
+
+
 def _plain_code(function, text):
     @_lower(function)
     def generate(context, builder, signature, arguments):
         emit(builder, text)
 
 
-# The barriers made before are published by `fence_barrier_init`.
-_plain_code(functions.cluster_sync, "barrier.cluster.arrive.relaxed; barrier.cluster.wait;")
 _plain_code(functions.fence_barrier_init, "fence.mbarrier_init.release.cluster;")
 _plain_code(functions.fence_async, "fence.proxy.async;")
 _plain_code(functions.commit_stores, "cp.async.bulk.commit_group;")
@@ -264,7 +267,7 @@ def _coordinates(context, builder, corner_type, corner):
 
 
 def _all_blocks(builder):
-    """A bit for each block of the cluster."""
+    """Make the mask of all blocks of the cluster, a bit for each."""
     text = "mov.u32 count, %cluster_nctarank; shl.b32 count, 1, count; sub.u32 count, count, 1; cvt.u16.u32 $0, count;"
     return emit(builder, f"{{ .reg .b32 count; {text} }}", "=h", (), ir.IntType(16), fixed=False)
 

@@ -168,6 +168,11 @@ def barrier_types(name, _, barriers, i, *number):
     return types.void, barriers, i, *[types.uint32] * len(number)
 
 
+def sync_types(name, _, relaxed):
+    _check_literal(name, "relaxed", relaxed, bool)
+    return types.void, relaxed
+
+
 def arrive_types(name, _, barriers, i, rank):
     _check_barrier(name, barriers, i)
     if isinstance(rank, types.Omitted):
@@ -305,6 +310,7 @@ TYPES = {
     functions.view_at: (view_types, None),
     functions.zeros: (zeros_types, None),
     functions.store_fragment: (store_types, None),
+    functions.cluster_sync: (sync_types, None),
     functions.mbarrier_init: (barrier_types, None),
     functions.mbarrier_arrive: (arrive_types, None),
     functions.mbarrier_expect: (barrier_types, None),
@@ -323,7 +329,6 @@ TYPES = {
     functions.store_release: (release_types, None),
 } | dict.fromkeys(
     (
-        functions.cluster_sync,
         functions.fence_barrier_init,
         functions.commit_stores,
         functions.fence_async,
@@ -336,7 +341,7 @@ TYPES |= {function: (matrix_types, count) for function, count in MATRICES.items(
 
 
 #: Arguments that are part of an instruction, or of the result's type.
-LITERALS = {"trans", "trans_a", "trans_b", "guard", "most", "everywhere"}
+LITERALS = {"trans", "trans_a", "trans_b", "guard", "most", "everywhere", "relaxed"}
 _COUNTED = (functions.zeros, functions.decrease_registers, functions.increase_registers)
 
 
