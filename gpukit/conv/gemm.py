@@ -105,12 +105,12 @@ SPLIT_SPEEDS = (
 )
 #: Microseconds of the launch that first writes the channels last, and bytes that it moves in one.
 LAST_US, LAST_BYTES = 3.0, 3.4e6
-#: Elements of images that `first_launch` takes.
-MAX_FIRST = 2**31
-#: Terms of windows that are written in a microsecond.
-WINDOW_TERMS = 6e5
 #: Bytes of such a copy, at most: larger batches are convolved in parts.
 MAX_COPY = 256 << 20
+#: Terms of windows that are written in a microsecond.
+WINDOW_TERMS = 6e5
+#: Images that `first_launch` takes have fewer elements.
+MAX_FIRST = 2**31
 
 
 class Choice(NamedTuple):

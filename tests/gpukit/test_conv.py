@@ -335,9 +335,12 @@ def test_images_with_their_channels_last_are_read_as_they_lie(dtype, channels):
     assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(dtype))).all()
 
 
-@pytest.mark.parametrize(("dtype", "channels", "groups"), [(np.float16, 3, 1), (np.float32, 34, 34)])
-def test_images_with_their_channels_last_are_copied_for_other_kernels(dtype, channels, groups):
-    x, weight = random(2, channels, 9, 11, dtype=dtype), random(2 * groups, channels // groups, 3, 3, dtype=dtype)
+@pytest.mark.parametrize(
+    ("dtype", "channels", "groups", "outs"), [(np.float16, 3, 1, 5), (np.float32, 20, 20, 40), (np.float32, 34, 34, 34)]
+)
+def test_images_with_their_channels_last_in_other_kernels(dtype, channels, groups, outs):
+    """They are copied, by positions or by tiles."""
+    x, weight = random(2, channels, 9, 11, dtype=dtype), random(outs, channels // groups, 3, 3, dtype=dtype)
     exact, size = reference_conv(x, weight, None, groups, stride=2, padding=1, dilation=1)
     result = conv.conv2d(channels_last(x), cuda.to_device(weight), stride=2, padding=1, groups=groups).copy_to_host()
     difference = abs(result.reshape(exact.shape) - exact)
