@@ -29,9 +29,9 @@ REDUCTIONS = ("sum", "max", "mean", "min")
 FLOATS = ("float32", "float16", "float64")
 #: K and N of projections in language models.
 PROJECTIONS = ((768, 3072), (4096, 4096), (4096, 11008), (14336, 4096), (896, 4864), (2048, 8192), (4096, 32000))
-#: How `_Source` lays out an operand of a product, by a letter of its layout.
+#: Layouts that `_Source` makes for the operands of a product, by letter.
 WAYS = {"N": "C", "T": "T", "H": "heads", "K": "keys"}
-#: How it lays out arrays of other functions, and the share of each.
+#: Layouts of other functions' arrays, and the share of each.
 PLACES, PLACE_SHARES = ("C", "T", "apart", "offset", "step"), (0.65, 0.12, 0.1, 0.08, 0.05)
 #: Problems that were slow once: measured in every run.
 KEPT: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -139,7 +139,7 @@ class _Source:
     def __call__(self, shape, dtype, layout="C"):
         """An array; with the layout "T" its last two axes are swapped in memory, with "last" the second is the last;
         with "apart" there are gaps between its rows, with "step" between its elements; with "offset" it begins one
-        element after an allocation does. "heads" are those of attention, (N, heads, T, size), stored token by token;
+        element into an allocation. "heads" are those of attention, (N, heads, T, size), stored token by token;
         "keys" are heads with their last two axes swapped.
         """
         stored = list(shape)
@@ -227,7 +227,7 @@ class _Matmul:
         elif kind < 0.45:  # a projection of a few tokens
             shape = 2 ** rng.uniform(0, 6), *PROJECTIONS[rng.integers(len(PROJECTIONS))]
             m, k, n = (min(int(size), scale or int(size)) for size in shape)
-        elif kind < 0.55:  # attention: queries times keys, or what they give times values
+        elif kind < 0.55:  # attention: queries by keys, or weights by values
             lead, layout = [[_size(rng, 1, 16, scale and 3) for _ in range(2)]] * 2, ("HK", "NH")[rng.integers(2)]
             m, width = _size(rng, 1, 1024, scale), _size(rng, 32, 128, scale)
             n, k = (m, width) if layout == "HK" else (width, m)
