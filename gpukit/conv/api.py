@@ -21,7 +21,7 @@ from gpukit.backend import cuda
 from gpukit.conv import columns as column_kernels
 from gpukit.conv.columns import VARIANTS, choose, is_wide
 from gpukit.conv.cost import DIRECT, WORKSPACE, Convolution, choose_algorithm, direct_launch
-from gpukit.conv.gemm import MAX_FIRST, first_launch, implicit_launches, lies_last, reads_last
+from gpukit.conv.gemm import first_launch, implicit_launches, lies_last, reads_last, takes_first
 from gpukit.conv.windows import DTYPES, Geometry, check_out, check_shape, check_size, make_geometry, pair
 from warpstep.limits import MAX_GRID_YZ
 from warpstep.values import check_choice, check_int
@@ -413,7 +413,7 @@ def _convolution(problem):
         x = as_device_array(x)
     before = []
     if not (algorithm == "implicit" and reads_last(x, weight.shape, geometry, groups)):
-        if lies_last(x) and not x.is_c_contiguous() and x.size < MAX_FIRST:
+        if takes_first(x):
             x, launch = first_launch(x, problem.work)
             before.append(launch)
         else:

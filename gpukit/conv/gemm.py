@@ -41,7 +41,6 @@ __all__ = [
     "GROUP_SPEEDS",
     "HALF_SPEEDS",
     "IMPLICIT_SPEEDS",
-    "MAX_FIRST",
     "SPLIT_SPEEDS",
     "choose_tile",
     "first_launch",
@@ -49,6 +48,7 @@ __all__ = [
     "last_us",
     "lies_last",
     "reads_last",
+    "takes_first",
     "takes_implicit",
 ]
 
@@ -286,8 +286,15 @@ def _group_launches(convolution, tile, parts, bias, target, work, written):
     return [*launches, (launch, arguments)]
 
 
+def takes_first(x: Any) -> bool:
+    """Whether `first_launch` copies images: their channels are last in memory, and its blocks can be numbered."""
+    if not lies_last(x) or x.is_c_contiguous():
+        return False
+    return x.size < MAX_FIRST and x.shape[1] <= FIRST_SIDE * MAX_GRID_YZ
+
+
 def first_launch(x: Any, work: Any) -> tuple:
-    """Images as `lies_last` finds them, copied with their channels first, and (launch, arguments) of the copy."""
+    """Copy images so that their channels are first; gives the copy, and the (launch, arguments) that writes it."""
     (samples, channels, *size), dtype = x.shape, dtype_of(x)
     positions, copy = prod(size), work.take("first", x.size, dtype)
     few, number = channels <= FEW_CHANNELS, {2: types.uint16, 4: types.uint32, 8: types.uint64}[dtype.itemsize]
@@ -344,7 +351,7 @@ def _can_map(array, row, form):
 
 
 def _window_operands(convolution, form, work):
-    """Weights (O, 1, K) and windows (N, OH, OW, K), and the launch that writes them."""
+    """Make weights (O, 1, K) and windows (N, OH, OW, K), and the launch that writes them."""
     x, weight, geometry = convolution.x, convolution.weight, convolution.geometry
     (outs, k), (samples, dtype) = (weight.shape[0], weight.size // weight.shape[0]), (x.shape[0], dtype_of(x))
     padded, rows, own = ceil_div(k, form.unit) * form.unit, samples * geometry.counts[1], WINDOW_BYTES // dtype.itemsize

@@ -342,9 +342,7 @@ def make_store_rows(element, columns, width):
 
 @functools.cache
 def make_store_columns(columns):
-    """Make the device function by which a warp stores its rows in shared memory where a sample has one window only:
-    those of two windows at a time.
-    """
+    """Make the device function by which a warp stores its rows, two windows at a time, if a sample has only one."""
 
     @cuda.jit(device=True, forceinline=True)
     def store_columns(out, rows, words, of_part, place, further, positions):
