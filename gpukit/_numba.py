@@ -84,16 +84,13 @@ def launch_configuration_class() -> type:
 
 
 def compiled_kernel(launch, args: tuple) -> Any:
-    """The compiled kernel that a configured one launches for these arguments; it is compiled if there is none.
-
-    Numba's compiler makes so many objects that garbage collection takes a quarter of its time; it pauses meanwhile.
-    """
+    """Find the compiled kernel that a configured one launches for these arguments, or compile it."""
     from numba.cuda.dispatcher import _LAUNCH_CONFIG_KW, _dispatcher
 
     kernel, collects = launch.dispatcher, gc.isenabled()
     if kernel.specialized:
         return next(iter(kernel.overloads.values()))
-    gc.disable()
+    gc.disable()  # it takes a quarter of the time of Numba's compiler, which makes many objects
     try:
         return _dispatcher.Dispatcher._cuda_call(kernel, *args, **{_LAUNCH_CONFIG_KW: launch})
     finally:

@@ -150,8 +150,12 @@ def launch(
 
     ``work`` is the stream's memory that the launches use, which is looked up again at each replay.
     """
-    before, after = ([one for output in outputs for one in getattr(output, part)] for part in ("before", "after"))
-    state, launches = state_of(outputs[0].stream), before + launches + after
+    launches = [
+        *(one for output in outputs for one in output.before),
+        *launches,
+        *(one for output in outputs for one in output.after),
+    ]
+    state = state_of(outputs[0].stream)
     if key is None or outputs[0].on_host:
         with state.lock:
             for configured, arguments in launches:
@@ -169,6 +173,6 @@ def launch(
 
 
 def _finish(outputs):
-    """The caller's result of each output; of a single one not in a list."""
+    """Give the caller's result, or a list of them if there are several outputs."""
     results = [output.finish() for output in outputs]
     return results[0] if len(results) == 1 else results

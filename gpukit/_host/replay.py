@@ -125,7 +125,10 @@ class RecordedCall:
         return used, kept
 
     def _owner_of(self, array, starts, spans, used: set[int]) -> tuple[Any, int]:
-        """What an array lies in, and its offset in bytes: an array of the call by its number, work memory, or None."""
+        """Find what an array lies in, and its offset there in bytes.
+
+        That is an array of the call, by its number, which goes into ``used``; work memory; or None.
+        """
         low, high = span(array)
         inside = [i for i, (start, stop) in enumerate(spans) if start <= low < high <= stop]
         if inside:

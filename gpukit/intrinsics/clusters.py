@@ -12,23 +12,23 @@ MAX_BLOCKS = 8
 
 
 def set_cluster_size(kernel, blocks: int):
-    """Let launches of a kernel run so many consecutive blocks along x as a cluster, on neighbouring multiprocessors.
+    """Set how many consecutive blocks along x form a cluster in launches of a kernel.
 
-    Call it before the first launch on each device. ``gridDim.x`` must be a multiple of the size then. The blocks of a
-    cluster may wait for one another and copy to one another's shared memory: see `cluster_sync`. Needs compute
-    capability 9.0.
+    Call it before the first launch on each device. ``gridDim.x`` must then be a multiple of ``blocks``. The blocks of a
+    cluster run at the same time on neighbouring multiprocessors. They may wait for one another and copy to one
+    another's shared memory: see `cluster_sync`. Needs compute capability 9.0.
 
     Parameters
     ----------
     kernel : a kernel of ``cuda.jit``
         Of `gpukit.cuda`, or of ``numba.cuda`` where there is a GPU.
     blocks : int
-        1 to 8.
+        Blocks of a cluster, 1 to 8.
 
     Raises
     ------
     TypeError, ValueError
-        If ``kernel`` is not a kernel, or ``blocks`` none of these.
+        If ``kernel`` is not a kernel, or ``blocks`` not an int from 1 to 8.
 
     Examples
     --------

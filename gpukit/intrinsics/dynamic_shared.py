@@ -61,7 +61,7 @@ def allow_dynamic_shared(kernel, nbytes: int):
 
 
 def check_kernel(kernel):
-    """TypeError unless this is a kernel of ``cuda.jit``."""
+    """Raise TypeError unless this is a kernel of ``cuda.jit``."""
     if not has_attributes(kernel, "py_func", "targetoptions") or kernel.targetoptions.get("device"):
         raise TypeError(f"kernel is {describe(kernel)}; it must be a kernel made by cuda.jit")
 

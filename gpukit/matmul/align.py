@@ -131,9 +131,11 @@ BYTES, WORDS = 128, 33
 
 @cuda.jit
 def turn_bytes(source, target, sizes, pitch, step):
-    """Copy as `align` does with ``turned``, for elements of a byte: both arrays are of words, uint32, and the rows of
-    ``source`` begin and end at multiples of 4 bytes. Byte by byte, a product of int8 takes up to a fifth longer.
+    """Copy as `align` does with ``turned``, for elements of one byte, in words.
+
+    Both arrays are of uint32. The rows of ``source`` begin and end at multiples of 4 bytes.
     """
+    # Byte by byte, a product of int8 takes up to a fifth longer.
     tile, held = cuda.shared.array((BYTES, WORDS), uint32), cuda.local.array((4, 4), uint32)
     matrices, rows, columns, used = sizes
     tx, ty, first = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y), uint32(cuda.blockIdx.x) * uint32(BYTES)
@@ -248,9 +250,9 @@ def align_rows(source_a, target_a, chunks_a, source_b, target_b, chunks_b, block
     """Copy the rows of one or two operands of 2-byte elements to rows of whole lines, filled up with zeros.
 
     Launch it with ``blocks_a`` blocks for the first operand and more for the second, of ``COPY_THREADS``. The sources
-    are of uint16, the targets of uint32. Element by element, in a launch for each, a product of 1001 x 1001 x 1001
-    takes 5 us longer.
+    are of uint16, the targets of uint32.
     """
+    # Element by element, in a launch for each operand, a product of 1001 x 1001 x 1001 takes 5 us longer.
     block = uint32(cuda.blockIdx.x)
     if block < blocks_a:
         copy_chunk(source_a, target_a, block, chunks_a)

@@ -207,7 +207,7 @@ def _reduction(problem: Problem):
 
 
 def _where_it_is(x, axes, first, out, has_gaps, problem):
-    """The launches that reduce a device array of any strides; None if other kernels are faster or can do more."""
+    """Make the launches that reduce a device array of any strides; None if other kernels are faster or can do more."""
     count = math.prod(x.shape[i] for i in axes)
     if count == 1 and first.result == x.dtype:
         return copy_launches(x, out.reshape(x.shape), problem.stream)
@@ -366,7 +366,7 @@ def launches(
 
 
 def _walk(shape, steps, axes):
-    """(kept, reduced, first): the axes as ``cost.choose_strided`` takes them, from the lowest address on."""
+    """Describe the axes as ``cost.choose_strided`` takes them, from the lowest address on: (kept, reduced, first)."""
     kept, reduced, first, out_step = [], [], 0, 1
     for i in reversed(range(len(shape))):
         n, step = shape[i], steps[i]
@@ -380,7 +380,7 @@ def _walk(shape, steps, axes):
 
 
 def _merged(axes):
-    """The (size, step, ...) of axes in the order of their first steps; neighbours in all their steps are one axis."""
+    """Sort axes (size, step, ...) by their first steps, and merge those that are one axis in all their steps."""
     found = []
     for n, *steps in sorted((axis for axis in axes if axis[0] > 1), key=lambda axis: -axis[1]):
         if found and all(outer == n * inner for outer, inner in zip(found[-1][1:], steps, strict=True)):
@@ -411,7 +411,7 @@ def _pass(x, out, operation, outer, n, inner, count, work, stream):
 
 
 def _steps(x, form):
-    """Elements from one index of each axis to the next."""
+    """Count the elements from one index of each axis to the next."""
     steps, length = [], 1
     for size, _ in reversed(form):
         if x.ndim == 2 and length == x.shape[1]:
@@ -422,7 +422,7 @@ def _steps(x, form):
 
 
 def _memory_of(x):
-    """A flat array, or rows with gaps between them, as one dimension with the gaps."""
+    """View a flat array, or rows with gaps between them, as one dimension with the gaps."""
     return x if x.ndim == 1 else window(x, x.dtype, (x.shape[0] - 1) * (x.strides[0] // x.dtype.itemsize) + x.shape[1])
 
 

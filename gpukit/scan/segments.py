@@ -100,8 +100,7 @@ def make_tiles(operation, part, exclusive=False, alone=False):
     """Make the kernel ``tiles``: a block scans ``TILE`` elements, and begins again with each segment.
 
     ``part`` is "reduce" to write what segments amount to, "amounts" for what a tile leaves to those after it, and
-    "scan" to write the scan, with what others have left. With ``alone`` there is one
-    tile, and no other launch.
+    "scan" to write the scan, with what others have left. With ``alone`` there is one tile, and no other launch.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     finish, scan_pairs = operation.finish, make_scan_pairs(operation, THREADS)

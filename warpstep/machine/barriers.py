@@ -166,7 +166,7 @@ class Barriers:
             self.batch.fail("barrier", message, site, late, "Wait for the phase before the next arrival.")
 
     def _ahead(self, rank, lanes, site):
-        """How many blocks after each lane's own one that of a rank in its cluster is: (B, T)."""
+        """Count the blocks from each lane's own to that of a rank in its cluster: (B, T)."""
         size, rank = self.batch.launch.cluster, np.broadcast_to(rank, lanes.shape).astype(np.int64)
         wrong = lanes & ((rank < 0) | (rank >= size))
         if wrong.any():
@@ -176,7 +176,7 @@ class Barriers:
         return rank - np.arange(lanes.shape[0])[:, None] % size
 
     def _elsewhere(self, keys, view, ahead):
-        """The keys of the same barriers so many blocks further on."""
+        """Find the keys of the same barriers, ``ahead`` blocks further on."""
         return keys + (ahead * np.int64(view.row) << POSITION_AT)
 
     def _made(self, items, places, keys, lanes, site):

@@ -112,7 +112,7 @@ class Batch:
         return _scalar_if_one(np.arange(self.threads, dtype=np.int32)[None, :] % np.int32(WARP))
 
     def in_clusters(self, blocks):
-        """Mask the blocks in whose cluster is one of ``blocks``."""
+        """Mask the blocks whose cluster has one of ``blocks``."""
         size = self.launch.cluster
         return np.repeat(blocks.reshape(-1, size).any(axis=1), size)
 

@@ -114,7 +114,7 @@ class Order:
         return batch.seen
 
     def column(self, row):
-        """Where the threads of a block begin along the last axis of `seen_by`."""
+        """Find where the threads of a block begin along the last axis of `seen_by`."""
         return row % self.cluster * self.threads
 
     def _knowledge(self, row, lanes, now):

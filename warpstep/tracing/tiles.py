@@ -55,7 +55,8 @@ class _Shadowed:
     def cells_of(self, view, places, rows, threads, blocks=None):
         """(shadow, cells, owners, numbers of their threads) of elements: ``places`` (n, K) in the items of a view.
 
-        ``threads`` are of the ``blocks``; those in whose shared memory the elements are, ``rows``, unless given.
+        ``rows`` are the blocks in whose shared memory the elements are. ``threads`` are of ``blocks``, the same unless
+        given.
         """
         self.prepare()
         memory, size = self.memory, view.items.dtype.itemsize
