@@ -171,12 +171,21 @@ def blocked_convolutions():
 def tensor_products():
     """List (variant, tile) of the products on tensor cores: bfloat16, float32 as TF32 with an operand across K."""
     from gpukit.matmul.cost import TENSOR_SPEEDS
+    from gpukit.matmul.shallow import ShallowTile
+    from gpukit.matmul.small import SmallTile
 
-    names = {"groups": "warpgroups", "across a": "turned", "across b": "turned", "small": "small"}
-    found = [(names.get(kind, "warps"), speed.tile) for kind, speeds in TENSOR_SPEEDS.items() for speed in speeds]
+    names = {"groups": "warpgroups", "across a": "turned", "across b": "turned"}
+    small = {SmallTile: "small", ShallowTile: "shallow"}
+    found = [
+        (names.get(kind) or small.get(type(speed.tile), "warps"), speed.tile)
+        for kind, speeds in TENSOR_SPEEDS.items()
+        for speed in speeds
+    ]
     return list(dict.fromkeys(found))
 
 
+#: Those products, by kernel.
+TENSOR_PRODUCTS = ("warpgroups", "turned", "warps", "small", "shallow")
 #: Kernels to compile, by chapter.
 CHAPTERS = {"fast_matmul": products, "conv": blocked_convolutions, "tensor": tensor_products}
 
@@ -191,7 +200,7 @@ def kernel_of(variant, tile):
     number = types.float32
     if variant == "blocked":
         return _blocked_convolution(tile)
-    if variant in ("warpgroups", "turned", "warps", "small"):
+    if variant in TENSOR_PRODUCTS:
         return _tensor_product(variant, tile)
     matrices = (types.Array(number, 2, "C"),) * 3
     if variant == "naive":
@@ -215,7 +224,7 @@ def _tensor_product(variant, tile):
     from numba.cuda import types
 
     from gpukit._numba import argument_type
-    from gpukit.matmul import small, warpgroups, warps
+    from gpukit.matmul import shallow, small, warpgroups, warps
     from gpukit.matmul.raster import make_order
 
     word, map_type = types.uint32, types.Array(types.uint8, 1, "C")
@@ -229,11 +238,16 @@ def _tensor_product(variant, tile):
     if variant == "warpgroups":
         kernel = warpgroups.warpgroups(tile, "bfloat16", "NN", False, False, True)
         return kernel, (map_type, map_type, out, *numbers), tile.threads
-    make = small.small if variant == "small" else warps.warps
-    kernel, steps = make(tile, "bfloat16", "NN", False, True), types.UniTuple(types.uint64, 2)
-    more = (types.Array(types.float32, 1, "C"), types.Array(word, 1, "C")) if variant == "small" else ()
-    arguments = flat, flat, out, types.UniTuple(word, 5), types.UniTuple(word, 5), steps, *more
-    return kernel, arguments, tile.threads
+    make = {"warps": warps.warps, "small": small.small, "shallow": shallow.shallow}[variant]
+    kernel, which, steps = (
+        make(tile, "bfloat16", "NN", False, True),
+        types.UniTuple(word, 5),
+        types.UniTuple(types.uint64, 2),
+    )
+    if variant == "small":
+        words, more = types.Array(word, 1, "C"), (types.Array(types.float32, 1, "C"), types.Array(word, 1, "C"))
+        return kernel, (flat, flat, words, words, out, types.UniTuple(word, 7), which, steps, *more), tile.threads
+    return kernel, (flat, flat, out, types.UniTuple(word, 5), which, steps), tile.threads
 
 
 def _blocked_convolution(sums):
@@ -257,7 +271,7 @@ def _compiled(variant, tile):
     began = time.perf_counter()
     binary = _Kernel(kernel.py_func, arguments, **kernel.targetoptions)._codelibrary.get_cubin(cc=INSTRUCTIONS).code
     seconds, (registers, local, shared) = time.perf_counter() - began, resources(binary)
-    if variant in ("warpgroups", "turned", "warps", "small"):
+    if variant in TENSOR_PRODUCTS:
         shared += tile.shared_bytes
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary)

@@ -15,6 +15,7 @@ from gpukit._host.checks import check_dtype
 from gpukit.backend import cuda
 from gpukit.matmul.double import DoubleTile
 from gpukit.matmul.fast import TURN_TILE, Tile
+from gpukit.matmul.shallow import ShallowTile
 from gpukit.matmul.small import SmallTile
 from gpukit.matmul.warpgroups import GroupTile
 from gpukit.matmul.warps import WarpTile
@@ -83,7 +84,8 @@ SMALL_WARP_SPEEDS = (
 )
 #: The same for tensor cores and shorter elements, by what multiplies: groups of warps; groups whose one operand lies
 #: across K; single warps; such with short steps, which fit into the 99 KB of compute capability 8.6; single warps that
-#: load operands which lie anywhere, so that none is copied. A step is one of as many bytes of K as the tile is deep.
+#: load operands which lie anywhere, so that none is copied, some of them for a small K. A step is one of as many bytes
+#: of K as the tile is deep.
 TENSOR_SPEEDS = {
     "groups": (
         Speed(GroupTile(128, 256, 2, 4), 1, 0.65, 0.65, 3.1, 1),
@@ -119,11 +121,18 @@ TENSOR_SPEEDS = {
     "warps": (Speed(WarpTile(128, 256, 64, 64, 3, 128), 1, 1.03, 1.03, 3.0, 1), *SMALL_WARP_SPEEDS),
     "short warps": (Speed(WarpTile(128, 256, 64, 64, 4), 1, 0.55, 0.55, 3.0, 1), *SMALL_WARP_SPEEDS),
     "small": (
-        Speed(SmallTile(32, 32, 16, 16, 2, 32), 9, 0.46, 1.00, 1.0, 1),
-        Speed(SmallTile(32, 64, 16, 32, 2, 32), 7, 0.72, 1.05, 1.2, 1),
-        Speed(SmallTile(32, 32, 16, 16, 2, 64), 5, 0.42, 1.02, 1.2, 1),
-        Speed(SmallTile(64, 64, 32, 16, 2, 64), 3, 0.68, 1.05, 1.7, 1),
-        Speed(SmallTile(32, 32, 16, 16, 2, 256), 4, 1.70, 2.80, 1.4, 1),
+        Speed(SmallTile(32, 32, 16, 16, 2, 64), 7, 0.146, 0.66, 2.2, 1),
+        Speed(SmallTile(64, 64, 32, 16, 2, 64), 2, 0.259, 0.89, 2.9, 1),
+        Speed(SmallTile(64, 64, 32, 16, 2, 128), 2, 0.70, 1.26, 3.2, 1),
+        Speed(SmallTile(128, 16, 16, 16, 2, 128), 2, 0.74, 1.26, 2.7, 1),
+        Speed(SmallTile(16, 128, 16, 16, 2, 128), 2, 0.78, 1.25, 2.7, 1),
+        Speed(SmallTile(32, 32, 16, 16, 2, 256), 3, 0.344, 1.69, 2.2, 1),
+        Speed(ShallowTile(64, 16, 32), 11, 0.15, 0.6, 1.5, 1),
+        Speed(ShallowTile(64, 32, 32), 8, 0.08, 0.7, 1.5, 1),
+        Speed(ShallowTile(64, 64, 32), 6, 0.08, 0.9, 1.5, 1),
+        Speed(ShallowTile(32, 128, 32), 6, 0.28, 0.9, 1.5, 1),
+        Speed(ShallowTile(16, 256, 32), 6, 0.28, 0.9, 1.5, 1),
+        Speed(ShallowTile(64, 64, 64), 4, 0.20, 1.2, 3.0, 1),
     ),
 }
 #: Microseconds of a launch, more with clusters, of the second launch that adds up parts, and of each part in it.
@@ -137,6 +146,9 @@ LINES, MAX_SHARE = 1.1e5, 2.0
 MEMORY, PARTS = 2.6e6, 6e6
 #: The ``lines`` of `predict` for rows that begin at multiples of a line.
 ALIGNED = 1.0, 1.0
+#: Rows of a multiple of so many elements are stored by 16 bytes. If others are stored: elements per microsecond, and,
+#: by groups of warps, microseconds of a launch.
+WIDE_STORE, NARROW_STORES, NARROW_GROUPS = 8, 1.2e4, 1.3
 #: Factor on the time if the rows of b are not aligned, so that they are copied element by element.
 NARROW = 1.12
 #: The cost of copying b to aligned rows first: microseconds, and bytes per microsecond; the microseconds of copying an
@@ -191,15 +203,20 @@ def predict(
         share = min(multiprocessors / min(blocks, multiprocessors), MAX_SHARE)
         copied = tile.rows * lines[0] + tile.held_columns / tile.cluster * lines[1]
         work = max(work, copied * tile.depth / (LINES * share))
+    rest = speed.rest
+    if n % WIDE_STORE and is_grouped:
+        rest += tile.rows * tile.columns / NARROW_STORES
+    elif n % WIDE_STORE and isinstance(tile, ShallowTile):
+        work += tile.rows * tile.columns / NARROW_STORES
     steps = ceil_div(ceil_div(k, tile.depth), parts)
     rounds, last = divmod(ceil_div(blocks, multiprocessors), speed.resident)
-    time = rounds * (max(speed.resident * work, speed.latency) * steps + speed.rest)
+    time = rounds * (max(speed.resident * work, speed.latency) * steps + rest)
     if last:
-        time += max(last * work, speed.latency) * steps + speed.rest
+        time += max(last * work, speed.latency) * steps + rest
     memory = (itemsize * batch * (m * k + k * n + m * n) if nbytes is None else nbytes) / MEMORY
     time = LAUNCH + (time**4 + memory**4) ** 0.25  # the longer of the two; more if they are close
-    if is_grouped and tile.cluster > 1:
-        time += CLUSTER
+    if is_grouped:
+        time += CLUSTER * (tile.cluster > 1) + NARROW_GROUPS * (n % WIDE_STORE > 0)
     if parts > 1 and isinstance(tile, SmallTile):
         time += JOIN + JOIN_PART * parts
     elif parts > 1 and is_grouped:
@@ -250,6 +267,8 @@ def choices(
 ) -> Iterator[tuple[float, Any, int]]:
     """Yield (microseconds, tile, parts of K) of all choices for one launch, as `predict` expects them."""
     for speed in speeds:
+        if isinstance(speed.tile, ShallowTile) and k > speed.tile.depth:
+            continue
         most = min(MAX_PARTS, MAX_ELEMENTS // (batch * m * n), ceil_div(k, speed.tile.depth) // MIN_STEPS)
         for parts in range(1, max(1, most if batch <= MAX_MATRICES else 1) + 1):
             yield predict(speed, m, n, k, batch, parts, multiprocessors, nbytes, lines), speed.tile, parts

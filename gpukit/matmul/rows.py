@@ -3,7 +3,7 @@
 import functools
 
 from gpukit.backend import cuda, uint32, uint64
-from gpukit.intrinsics import load4, store4, view_at
+from gpukit.intrinsics import load4, store2, store4, view_at
 
 __all__ = ["WARP_ROWS", "make_rows", "make_store_rows", "rows_bytes", "rows_columns"]
 
@@ -40,10 +40,11 @@ def make_rows(element, columns, warps):
 
 
 @functools.cache
-def make_store_rows(element, columns, wide):
+def make_store_rows(element, columns, wide, pairs=False):
     """Make the device function by which a warp stores its rows in shared memory from a row and a column of ``out`` on.
 
-    ``out`` is flat, of uint32 if it is ``wide``: its rows begin at multiples of 16 bytes.
+    ``out`` is flat, of uint32 if it is ``wide``: its rows begin at multiples of 16 bytes. With ``pairs`` it begins at a
+    multiple of 4 bytes, and elements of 2 bytes are stored by two, wherever the rows begin.
     """
     size = element.bitwidth // 8
     across, per_word = rows_columns(element, columns), 4 // size
@@ -78,4 +79,30 @@ def make_store_rows(element, columns, wide):
                 if row + r < m and col + c < n:
                     out[(start + row + r) * n + col + c] = held[j]
 
-    return store_wide if wide else store_narrow
+    half = across // 2
+    rows_at_once = 32 // half
+
+    @cuda.jit(device=True, forceinline=True)
+    def store_pairs(out, rows, words, start, row, col, m, n):
+        if uint32(col + uint32(across)) > n:
+            store_narrow(out, rows, words, start, row, col, m, n)
+            return
+        tid = uint32(cuda.threadIdx.x)
+        first, lane = tid // uint32(32) * uint32(WARP_ROWS), tid % uint32(32)
+        r, c = lane // uint32(half), uint32(uint32(2) * (lane % uint32(half)))
+        first, below, at = uint32(first + r), uint32(row + r), (start + row + r) * n + col
+        for i in range(0, WARP_ROWS, rows_at_once):
+            odd = uint32(at) & uint32(1)
+            near = uint32(c - odd)
+            if uint32(below + uint32(i)) < m:
+                r = uint32(first + uint32(i))
+                if near > c:  # below 0: this lane stores the first element of the row and the last one
+                    out[at] = rows[r, 0]
+                    out[at + uint64(across - 1)] = rows[r, across - 1]
+                else:
+                    store2(out, at + near, rows[r, near], rows[r, uint32(near + uint32(1))])
+            at += uint64(n) * uint64(rows_at_once)
+
+    if wide:
+        return store_wide
+    return store_pairs if pairs and size == 2 else store_narrow

@@ -12,15 +12,15 @@ from warpstep.limits import WARP
 
 __all__ = ["THREADS", "SlimTile", "choose_slim", "slim"]
 
-#: The largest K, that of tiles as wide as a few rows, and those of short elements in other tiles: for a single product,
-#: and for many. The threads of a block.
-MAX_K, MAX_WIDE_K, MAX_SHORT_K, THREADS = 24, 16, (2, 5), 256
+#: The largest K, and that of tiles as wide as a few rows. The threads of a block.
+MAX_K, MAX_WIDE_K, THREADS = 24, 16, 256
 #: The fewest columns of a result. With 256 or more of them, one of up to 8 rows has tiles as wide as they are.
 MIN_COLUMNS, MIN_LONG, FEW_ROWS = 64, 256, 8
 #: Up to so many columns of all matrices a block has half as many, so that there are more.
 MAX_NARROW = 1 << 16
-#: Fewest results, of any elements and of short ones; loads of short ones that a thread has under way.
-MIN_RESULTS, MIN_SHORT, LOADS = 1 << 11, 1 << 20, 8
+#: Fewest results: of any elements, of short ones, of float32 for larger tiles. Loads of short ones that a thread has
+#: under way.
+MIN_RESULTS, MIN_SHORT, MIN_LARGE, LOADS = 1 << 11, 1 << 20, 1 << 23, 8
 
 
 class SlimTile(NamedTuple):
@@ -67,9 +67,10 @@ def choose_slim(m: int, n: int, k: int, batch: int, itemsize: int, wide: bool) -
     if m <= FEW_ROWS and n >= MIN_LONG and k <= MAX_WIDE_K:
         is_narrow = itemsize == 8 or n * batch <= MAX_NARROW
         return SlimTile(next_power_of_two(m), 1 if is_narrow else 2, 1, MAX_WIDE_K)
-    if wide or is_short and k > MAX_SHORT_K[batch > 1]:
+    if wide or is_short:
         return None
-    return SlimTile(8, 2, 4, MAX_WIDE_K if k <= MAX_WIDE_K else MAX_K)
+    lane_columns, warps_down = (4, 8) if itemsize == 4 and m * n * batch >= MIN_LARGE else (2, 4)
+    return SlimTile(8, lane_columns, warps_down, MAX_WIDE_K if k <= MAX_WIDE_K else MAX_K)
 
 
 @functools.cache

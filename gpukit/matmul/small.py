@@ -1,14 +1,14 @@
 """A small product on tensor cores, of operands of 2 bytes that lie anywhere, in one launch.
 
-The rows of such operands may begin at any element, so no wide copy can read them. Threads load element by element,
-and store to shared memory with K along the rows. The elements of the next step are loaded to registers while the warps
-multiply the present ones.
+Rows of such operands begin at any element, so that no copy of 16 bytes can read them. Threads load the aligned 16 bytes
+that hold the first and the last of eight elements, shift these to where they belong, and store them to shared memory.
+The next step is loaded to registers while the warps multiply the present one.
 """
 
 import functools
 
-from gpukit.backend import cuda, types, uint8, uint32, uint64
-from gpukit.intrinsics import load4, store4, view_at
+from gpukit.backend import cuda, int32, types, uint8, uint32, uint64
+from gpukit.intrinsics import byte_perm, load4, store4, view_at
 from gpukit.matmul.formats import FORMATS
 from gpukit.matmul.warps import (
     CHUNK,
@@ -21,12 +21,16 @@ from gpukit.matmul.warps import (
     make_store,
     make_swizzle,
 )
+from warpstep.integers import ceil_div
 
 __all__ = ["SmallTile", "small"]
 
 
 #: Parts of K of which the last block reads the sums at a time.
 AT_ONCE = 4
+#: Bytes of an element; elements of a chunk, and words of two neighbouring ones.
+ITEM = 2
+WIDTH, PAIR = CHUNK // ITEM, 2 * CHUNK // 4
 
 
 class SmallTile(WarpTile):
@@ -37,11 +41,13 @@ class SmallTile(WarpTile):
 
 @functools.cache
 def small(tile, name, layout, parts, wide):
-    """Make the kernel of out = a b for matrices in a batch, with the arguments of `gpukit.matmul.warps.warps`.
+    """Make the kernel of out = a b for matrices in a batch, launched like that of `gpukit.matmul.warps.warps`.
 
     ``tile`` is a `SmallTile`; ``name`` is "float16" or "bfloat16". Rows, or columns, of ``a`` and ``b`` begin anywhere.
-    Further arguments are ``partials`` of tile.rows * tile.columns sums for each block, and a counter for each tile:
-    blocks with a part of K leave their sums there, and the last one of a tile adds them in the order of the parts.
+    The arguments are ``(a, b, words_a, words_b, out, sizes, which, steps, partials, counters)``. ``words_a`` has the
+    whole chunks of 16 bytes of ``a``, as uint32; ``sizes`` ends with the elements of ``a``, and of ``b``, before these.
+    ``partials`` has tile.rows * tile.columns sums for each block, ``counters`` one number for each tile: blocks with a
+    part of K leave their sums there, and the last one of a tile adds them in the order of the parts.
     """
     rows, columns, warp_rows, warp_columns, _, nbytes = tile
     form = FORMATS[name]
@@ -51,23 +57,24 @@ def small(tile, name, layout, parts, wide):
     down, across, warps_across = warp_rows // 16, warp_columns // 8, columns // warp_columns
     along_a, along_b = layout[0] == "N", layout[1] == "T"
     stage_a, stage_size = rows * depth, (rows + columns) * depth
-    loads_a, loads_b = rows * depth // tile.threads, columns * depth // tile.threads
-    load_a, put_a = make_load(tile, name, rows, along_a), make_put(tile, name, rows, along_a)
-    load_b, put_b = make_load(tile, name, columns, along_b), make_put(tile, name, columns, along_b)
-    at_a, at_b = make_at_a(tile, name, True), make_at_b(tile, name, True)
-    read, multiply = make_read(tile, name, "NT"), make_multiply(tile, name)
+    loads_a, loads_b = loads_of(tile, rows, along_a), loads_of(tile, columns, along_b)
+    shift_of_a, shift_of_b = make_shift(tile, rows, along_a), make_shift(tile, columns, along_b)
+    load_a, load_b = make_load(tile, rows, along_a), make_load(tile, columns, along_b)
+    put_a, put_b = make_put(tile, rows, along_a), make_put(tile, columns, along_b)
+    at_a, at_b = make_at_a(tile, name, along_a), make_at_b(tile, name, along_b)
+    read, multiply = make_read(tile, name, layout), make_multiply(tile, name)
     store = make_store(tile, total if parts else form.result, wide)
     parts_of_step, area, step = depth // form.small, rows * columns, 4 * tile.threads
 
     @cuda.jit(launch_bounds=(tile.threads, 1))
-    def small(a, b, out, sizes, which, matrix_steps, partials, counters):
+    def small(a, b, words_a, words_b, out, sizes, which, matrix_steps, partials, counters):
         memory = cuda.shared.array(0, uint8, alignment=128)
-        tiles = view_at(memory, 0, 2 * stage_size, element)
+        tiles, words = view_at(memory, 0, 2 * stage_size, element), view_at(memory, 0, stage_size, uint32)
         sums = cuda.local.array((down, across, 4), total)
         left = cuda.local.array((1, down, count_a), held)
         right = cuda.local.array((1, across, count_b), held)
-        next_a, next_b = cuda.local.array(loads_a, element), cuda.local.array(loads_b, element)
-        m, n, k, pitch_a, pitch_b = sizes
+        next_a, next_b = cuda.local.array(loads_a, uint32), cuda.local.array(loads_b, uint32)
+        m, n, k, pitch_a, pitch_b, head_a, head_b = sizes
         # The block: a tile of out, a part of K, a matrix.
         block, tiles_across = uint32(cuda.blockIdx.x), uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
         row, col = uint32(block // tiles_across * uint32(rows)), uint32(block % tiles_across * uint32(columns))
@@ -89,17 +96,19 @@ def small(tile, name, layout, parts, wide):
             for j in range(across):
                 for e in range(4):
                     sums[i, j, e] = total(0)
-        load_a(next_a, a, start_a, row, first, limit, m, pitch_a)
-        load_b(next_b, b, start_b, col, first, limit, n, pitch_b)
+        shift_a = shift_of_a(start_a, row, first, pitch_a, head_a)
+        shift_b = shift_of_b(start_b, col, first, pitch_b, head_b)
+        load_a(next_a, a, words_a, start_a, row, first, limit, m, pitch_a, head_a, shift_a)
+        load_b(next_b, b, words_b, start_b, col, first, limit, n, pitch_b, head_b, shift_b)
         stage = uint32(0)
         while first < limit:
-            put_a(tiles, stage, next_a)
-            put_b(tiles, uint32(stage + uint32(stage_a)), next_b)
+            put_a(words, stage, next_a, shift_a, first, limit)
+            put_b(words, uint32(stage + uint32(stage_a)), next_b, shift_b, first, limit)
             cuda.syncthreads()
             first = uint32(first + uint32(depth))
             if first < limit:
-                load_a(next_a, a, start_a, row, first, limit, m, pitch_a)
-                load_b(next_b, b, start_b, col, first, limit, n, pitch_b)
+                load_a(next_a, a, words_a, start_a, row, first, limit, m, pitch_a, head_a, shift_a)
+                load_b(next_b, b, words_b, start_b, col, first, limit, n, pitch_b, head_b, shift_b)
             for part in range(parts_of_step):
                 from_a = stage + at_a(warp_row, lane, part)
                 from_b = stage + uint32(stage_a) + at_b(warp_col, lane, part)
@@ -152,57 +161,128 @@ def small(tile, name, layout, parts, wide):
     return small
 
 
-def make_place(tile, name, extent, along):
-    """Make the device function that finds a thread's first element of a part of a matrix, as (row, k), and the rows or
-    the elements of K from one to the next. Neighbouring threads have neighbours in memory.
-    """
-    depth = tile.depth // FORMATS[name].itemsize
-    size, step = (depth, tile.threads // depth) if along else (extent, tile.threads // extent)
+def loads_of(tile, extent, along):
+    """Words that a thread loads of a part of a matrix."""
+    _, height, at_once = chunks_of(tile, extent, along)
+    return PAIR * ceil_div(height, at_once)
 
-    @cuda.jit(device=True, forceinline=True)
-    def place():
-        tid = uint32(cuda.threadIdx.x)
-        inner, outer = tid % uint32(size), tid // uint32(size)
-        return (outer, inner) if along else (inner, outer)
 
-    return place, (step, 0) if along else (0, step)
+def chunks_of(tile, extent, along):
+    """Chunks of a row of a part of a matrix in memory, its rows, and how many rows the threads load at a time."""
+    depth = tile.depth // ITEM
+    height, length = (extent, depth) if along else (depth, extent)
+    chunks = length // WIDTH
+    return chunks, height, max(1, tile.threads // chunks)
 
 
 @functools.cache
-def make_load(tile, name, extent, along):
-    """Make the device function by which a thread loads its elements of a part of a matrix; zeros for those outside."""
-    element, count = types.uint16, extent * (tile.depth // FORMATS[name].itemsize) // tile.threads
-    place, (down, deep) = make_place(tile, name, extent, along)
+def make_shift(tile, extent, along):
+    """Make the device function that finds how many elements after a multiple of 16 bytes a thread's rows begin. Its
+    rows are a multiple of eight apart, so all of them begin alike.
+    """
+    chunks, _, _ = chunks_of(tile, extent, along)
 
     @cuda.jit(device=True, forceinline=True)
-    def load(held, matrix, start, corner, first, limit, size, pitch):
-        r, k = place()
-        row, at = uint32(corner + r), uint32(first + k)
-        source = start + (uint64(row) * pitch + at if along else uint64(at) * pitch + row)
-        step = uint64(pitch) * uint64(down + deep)
+    def shift(start, corner, first, pitch, head):
+        r = uint32(cuda.threadIdx.x) // uint32(chunks)
+        row, col = (corner + r, first) if along else (first + r, corner)
+        return uint32(uint32(start) + uint32(row * uint32(pitch)) + col - head) % uint32(WIDTH)
+
+    return shift
+
+
+@cuda.jit(device=True, forceinline=True)
+def load_chunk(elements, words, at, head):
+    """Load eight elements from one on that lies at a multiple of 16 bytes; zeros for those outside of the array."""
+    place = uint64(at - uint64(head))
+    if place >> uint64(1) < uint64(words.size):
+        return load4(words, place >> uint64(1))
+    return (
+        load_pair(elements, at),
+        load_pair(elements, at + uint64(2)),
+        load_pair(elements, at + uint64(4)),
+        load_pair(elements, at + uint64(6)),
+    )
+
+
+@cuda.jit(device=True, forceinline=True)
+def load_pair(elements, at):
+    """Load two neighbours as a word; zeros for those outside of the array."""
+    low = uint32(elements[at]) if at < uint64(elements.size) else uint32(0)
+    high = uint32(elements[at + uint64(1)]) if at + uint64(1) < uint64(elements.size) else uint32(0)
+    return uint32(low | high << uint32(16))
+
+
+@functools.cache
+def make_load(tile, extent, along):
+    """Make the device function by which a thread loads its elements of a part of a matrix: for each eight of a row the
+    16 bytes in which they begin, and those in which they end.
+    """
+    chunks, height, at_once = chunks_of(tile, extent, along)
+    count, whole = ceil_div(height, at_once), height % at_once == 0
+
+    @cuda.jit(device=True, forceinline=True)
+    def load(held, elements, words, start, corner, first, limit, size, pitch, head, shift):
+        tid = uint32(cuda.threadIdx.x)
+        r, c = tid // uint32(chunks), tid % uint32(chunks)
+        row, col = (corner + r, first + c * uint32(WIDTH)) if along else (first + r, corner + c * uint32(WIDTH))
+        most_row, most_col = (size, limit) if along else (limit, size)
+        source, step = start + uint64(row) * pitch + col - shift, uint64(pitch) * uint64(at_once)
         for i in range(count):
-            inside = (uint32(row + uint32(i * down)) < size) & (uint32(at + uint32(i * deep)) < limit)
-            held[i] = element(0)
+            inside = (uint32(row + uint32(i * at_once)) < most_row) & (col < most_col)
+            if not whole:
+                inside &= uint32(r + uint32(i * at_once)) < uint32(height)
+            for e in range(PAIR):
+                held[PAIR * i + e] = uint32(0)
+            at = source + step * uint64(i)
             if inside:
-                held[i] = matrix[source + step * uint64(i)]
+                held[PAIR * i], held[PAIR * i + 1], held[PAIR * i + 2], held[PAIR * i + 3] = load_chunk(
+                    elements, words, at, head
+                )
+            if inside & (shift > 0) & (uint32(col + uint32(WIDTH) - shift) < most_col):
+                u, v, w, x = load_chunk(elements, words, at + uint64(WIDTH), head)
+                held[PAIR * i + 4], held[PAIR * i + 5], held[PAIR * i + 6], held[PAIR * i + 7] = u, v, w, x
 
     return load
 
 
 @functools.cache
-def make_put(tile, name, extent, along):
+def make_put(tile, extent, along):
     """Make the device function by which a thread stores what `make_load` has loaded to shared memory."""
-    depth, width = tile.depth // FORMATS[name].itemsize, CHUNK // FORMATS[name].itemsize
-    count = extent * depth // tile.threads
-    place, (down, deep) = make_place(tile, name, extent, along)
-    swizzle = make_swizzle(depth // width)
+    chunks, height, at_once = chunks_of(tile, extent, along)
+    count, whole, swizzle = ceil_div(height, at_once), height % at_once == 0, make_swizzle(chunks)
 
     @cuda.jit(device=True, forceinline=True)
-    def put(tiles, to, held):
-        r, k = place()
+    def put(words, to, held, shift, first, limit):
+        tid = uint32(cuda.threadIdx.x)
+        r, c = tid // uint32(chunks), tid % uint32(chunks)
+        at = uint32(to + r * uint32(chunks * WIDTH) + swizzle(r, c) * uint32(WIDTH)) // uint32(2)
+        step = at_once * chunks * WIDTH // 2
+        # Eight elements of sixteen, by shifts of four, of two and of one.
+        far, near, pick = shift & uint32(4) != 0, shift & uint32(2) != 0, uint32(0x3210)
+        if shift & uint32(1):
+            pick = uint32(0x5432)
+        moved, kept = cuda.local.array(6, uint32), cuda.local.array(5, uint32)
         for i in range(count):
-            row, at = uint32(r + uint32(i * down)), uint32(k + uint32(i * deep))
-            chunk, rest = at // uint32(width), at % uint32(width)
-            tiles[to + row * uint32(depth) + swizzle(row, chunk) * uint32(width) + rest] = held[i]
+            for e in range(6):
+                moved[e] = held[PAIR * i + e + 2] if far else held[PAIR * i + e]
+            for e in range(5):
+                kept[e] = moved[e + 1] if near else moved[e]
+            u, v = byte_perm(kept[0], kept[1], pick), byte_perm(kept[1], kept[2], pick)
+            w, x = byte_perm(kept[2], kept[3], pick), byte_perm(kept[3], kept[4], pick)
+            if along:
+                left = int32(limit) - int32(first) - int32(c * uint32(WIDTH))
+                if left < WIDTH:
+                    u, v, w, x = keep(u, left), keep(v, left - 2), keep(w, left - 4), keep(x, left - 6)
+            if whole or r + uint32(i * at_once) < uint32(height):
+                store4(words, at + uint32(i * step), u, v, w, x)
 
     return put
+
+
+@cuda.jit(device=True, forceinline=True)
+def keep(pair, left):
+    """The first elements of a pair, zeros for the others."""
+    if left >= 2:
+        return pair
+    return uint32(pair & uint32(0xFFFF)) if left == 1 else uint32(0)

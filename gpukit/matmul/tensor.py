@@ -1,5 +1,6 @@
 """The launches of a product on tensor cores: operands as these can read them, one product, and the sum of its parts."""
 
+import functools
 import itertools
 from math import gcd
 from typing import Any, NamedTuple
@@ -34,6 +35,7 @@ from gpukit.matmul.formats import FORMATS, Format
 from gpukit.matmul.maps import movable_map
 from gpukit.matmul.operands import Flat, Operand
 from gpukit.matmul.raster import make_order
+from gpukit.matmul.shallow import ShallowTile, shallow
 from gpukit.matmul.small import SmallTile, small
 from gpukit.matmul.warpgroups import boxes, is_turned, warpgroups
 from gpukit.matmul.warps import WarpTile, warps
@@ -81,6 +83,12 @@ class Rows(NamedTuple):
         """Bytes of all matrices."""
         return self.matrices * self.rows * self.columns * dtype_of(self.flat).itemsize
 
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of half of what a copy to whole lines reads and writes."""
+        item = dtype_of(self.flat).itemsize
+        return self.matrices * self.rows * (self.columns * item + ceil_div(self.columns * item, LINE) * LINE) // 2
+
     def lines(self) -> float:
         """How many cache lines as many bytes of a row lie in, on average."""
         item = dtype_of(self.flat).itemsize
@@ -123,9 +131,12 @@ def tensor_launches(flat: Flat, m: int, n: int, name: str, work):
     launches, summed = _group_launches, 1  # they add up the parts of K themselves
     if isinstance(tile, SmallTile):
         launches = _small_launches
+    elif isinstance(tile, ShallowTile):
+        launches = functools.partial(_warp_launches, make=shallow)
     elif isinstance(tile, WarpTile):
         launches, summed = _warp_launches, parts
-    if summed == 1 and flat.alpha == 1 and flat.beta == 0:
+    # Short elements are stored in pairs.
+    if summed == 1 and flat.alpha == 1 and flat.beta == 0 and address_of(flat.out) % 4 == 0:
         target, wide, element = flat.out, flat.wide_out, form.result
     else:
         target, wide, element = (
@@ -186,7 +197,9 @@ def _choose_kind(found: list[Rows], form: Format, ways: tuple, sizes: tuple, has
     def predicted(way):
         kind, copied = way
         lines = tuple(1.0 if which in copied else found[which].lines() for which in (0, 1))
-        return tensor_time(*shape, kind, tuple(found[which].nbytes for which in copied), form.itemsize == 2, lines)
+        return tensor_time(
+            *shape, kind, tuple(found[which].copied_bytes for which in copied), form.itemsize == 2, lines
+        )
 
     return min(ways_to_go, key=predicted)
 
@@ -294,28 +307,42 @@ def _array_of(rows: Rows):
 
 
 def _small_launches(tile, name, sizes, operands, out, is_total, wide, work):
-    """One launch, or one for as many matrices as blocks along z."""
     m, n, _, parts, batch = sizes
     tiles = ceil_div(m, tile.rows) * ceil_div(n, tile.columns) * min(batch, MAX_GRID_YZ)
     held = tiles * parts * tile.rows * tile.columns if parts > 1 else 1
     more = work.take("partials", held, dtype_of_type(FORMATS[name].total)), work.zeros(tiles if parts > 1 else 1)
-    for launch, arguments in _warp_launches(tile, name, sizes, operands, out, is_total, wide, work, small):
-        yield launch, (*arguments, *more)
+    kernel = small(tile, name, _layout_of(operands), is_total, wide)
+    bits = [rows.flat.view(np.uint16) for rows in operands]
+    heads, words = zip(*map(_chunks, bits), strict=True)
+    return _batch_launches(kernel, tile, sizes, operands, (*bits, *words), heads, out, more, work)
+
+
+def _chunks(bits):
+    """The elements before the first multiple of 16 bytes, and the whole chunks of 16 bytes from there on, as words."""
+    item = dtype_of(bits).itemsize
+    head = min(-address_of(bits) % UNIT // item, bits.size)
+    words = (bits.size - head) * item // UNIT * (UNIT // 4)
+    return head, device_array_of((words,), (4,), np.uint32, bits, head * item)
 
 
 def _warp_launches(tile, name, sizes, operands, out, is_total, wide, work, make=warps):
+    kernel = make(tile, name, _layout_of(operands), is_total, wide)
+    bits = [rows.flat.view(np.uint16) if FORMATS[name].itemsize == 2 else rows.flat for rows in operands]
+    return _batch_launches(kernel, tile, sizes, operands, bits, (), out, (), work)
+
+
+def _batch_launches(kernel, tile, sizes, operands, arrays, heads, out, more, work):
+    """One launch, or one for as many matrices as blocks along z."""
     m, n, k, parts, batch = sizes
     a, b = operands
-    bits = [rows.flat.view(np.uint16) if FORMATS[name].itemsize == 2 else rows.flat for rows in operands]
-    kernel = make(tile, name, _layout_of(operands), is_total, wide)
     intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
     tiles = ceil_div(m, tile.rows) * ceil_div(n, tile.columns)
-    sizes = tuple(np.uint32(size) for size in (m, n, k, a.pitch, b.pitch))
+    sizes = tuple(np.uint32(size) for size in (m, n, k, a.pitch, b.pitch, *heads))
     for z in range(0, batch, MAX_GRID_YZ):
         blocks = tiles, parts, min(batch - z, MAX_GRID_YZ)
         launch = configure_quietly(kernel, blocks, tile.threads, work.stream, tile.shared_bytes)
         which = tuple(np.uint32(x) for x in (z, *a.rule, *b.rule))
-        yield launch, (*bits, out, sizes, which, (np.uint64(a.step), np.uint64(b.step)))
+        yield launch, (*arrays, out, sizes, which, (np.uint64(a.step), np.uint64(b.step)), *more)
 
 
 def _sum_launches(parts, flat, m, n, count, form, factors, stream):

@@ -28,8 +28,9 @@ BLOCKS, MIN_ACROSS, MIN_ALONG = 3, 128, 2048
 #: Up to this K a warp of `along` has a row of its own; up to the second one if there are rows enough. For longer ones a
 #: block has it.
 MAX_WARP_K, MAX_LONG_K = 2048, 8192
-#: Up to this K a thread of `across` may have a column of its own.
-MAX_BLOCK_K = 32
+#: Up to this K a thread of `across` may have a column of its own. Where there are few columns, so many threads read a
+#: row of them at least.
+MAX_BLOCK_K, MIN_LANES = 32, 4
 #: `several` takes so many vectors at most, by a matrix of so many rows of so many elements at least.
 MAX_VECTORS, MIN_ROWS, MIN_ROW = 4, 1024, 256
 
@@ -59,10 +60,11 @@ def choose_vector(count: int, k: int, batch: int, is_along: bool, width: int, mu
         lanes = min(LANES, next_power_of_two(max(2, ceil_div(k, width))))
         lanes = lanes if k <= (MAX_LONG_K if enough else MAX_WARP_K) else THREADS
     else:
-        lanes = THREADS if width == 1 and k <= MAX_BLOCK_K and count * batch >= multiprocessors * THREADS else LANES
+        lanes = max(MIN_LANES, min(LANES, next_power_of_two(ceil_div(count, width))))
+        lanes = THREADS if width == 1 and k <= MAX_BLOCK_K and count * batch >= multiprocessors * THREADS else lanes
     columns = THREADS // lanes if is_along else lanes * width
     blocks = ceil_div(count, columns) * batch
-    most = max(1, k // (MIN_ALONG if is_along else MIN_ACROSS))
+    most = max(1, k // (MIN_ALONG if is_along else max(MIN_ACROSS, THREADS // lanes * UNROLL)))
     return Shape(lanes, columns, min(most, max(1, multiprocessors * BLOCKS // blocks)))
 
 

@@ -388,7 +388,8 @@ def make_store(tile, element, wide):
     """Make the device function by which a warp stores its sums."""
     down, columns = tile.warp_rows // 16, rows_columns(element, tile.warp_columns)
     parts, blocks = tile.warp_columns // columns, columns // 8
-    view_rows, store_rows = make_rows(element, columns, tile.threads // 32), make_store_rows(element, columns, wide)
+    view_rows = make_rows(element, columns, tile.threads // 32)
+    store_rows = make_store_rows(element, columns, wide, pairs=True)
 
     @cuda.jit(device=True, forceinline=True)
     def store(out, memory, sums, start, row, col, m, n):

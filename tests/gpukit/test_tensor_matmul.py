@@ -14,7 +14,7 @@ from gpukit import matmul, on_gpu
 from gpukit._host.call import forget
 from gpukit.backend import cuda, uint32
 from gpukit.errors import LaunchError
-from gpukit.matmul import raster, slim, tensor, warpgroups, warps
+from gpukit.matmul import raster, tensor, warpgroups, warps
 from gpukit.matmul.cost import DOUBLE_SPEEDS, TENSOR_SPEEDS, choose_tensor
 from gpukit.matmul.formats import FORMATS
 from warpstep import device
@@ -106,7 +106,7 @@ def test_single_warps_where_groups_cannot(older_device, monkeypatch):
 #: (shape, how the operands lie, K of the tile's step in bytes): what each of the small tiles is the fastest for.
 SMALL = [
     ((33, 45, 9), "NT", 32),
-    ((47, 33, 50), "TT", 64),
+    ((47, 47, 30), "TT", 64),
     ((100, 99, 99), "TN", 256),
 ]
 
@@ -122,6 +122,19 @@ def test_small_products_copy_nothing(shape, layout, depth):
     out = cuda.to_device(np.zeros((m, n), a.dtype))
     assert len(matmul.steps("auto", *arrays, out)) == 1
     check(multiply(*arrays, name), wide_a, wide_b, name)
+
+
+def test_small_tiles_read_rows_that_begin_anywhere(monkeypatch):
+    """All layouts, of memory that begins and ends at no multiple of 16 bytes."""
+    prefer(monkeypatch, "small")
+    for i, place in enumerate((0, 3, 4, -2)):
+        tile = TENSOR_SPEEDS["small"][place].tile
+        monkeypatch.setattr(tensor, "choose_tensor", lambda *_, tile=tile: (tile, 1))
+        m, n, k = tile.rows // 2 + 7, tile.columns // 2 + 5, min(tile.depth // 2, 75) - 3
+        orders = [((0, 1), (1, 0))[i >> bit & 1] for bit in (0, 1)]
+        (a, wide_a), (b, wide_b) = random_matrix((m, k + 1), "float16"), random_matrix((k, n + 3), "float16")
+        a, b = laid_out(a, orders[0])[:, 1:], laid_out(b, orders[1])[:, 3:]
+        check(multiply(a, b, "float16"), wide_a[:, 1:], wide_b[:, 3:], "float16")
 
 
 @pytest.mark.parametrize(
@@ -149,9 +162,8 @@ def test_one_row_or_column(shape, name):
     ("shape", "layout", "name"),
     [((2, 601, 7), "NN", "bfloat16"), ((70, 131, 5), "TT", "float16")],
 )
-def test_a_small_k(shape, layout, name, monkeypatch):
-    """Large results that tensor cores are not needed for; with alpha and beta, in batches, and what a trace finds."""
-    monkeypatch.setattr(slim, "MIN_SHORT", 0)
+def test_a_small_k(shape, layout, name):
+    """With alpha and beta, in batches, and what a trace finds."""
     (m, n, k), lead = shape, (2,)
     (a, wide_a), (b, wide_b) = random_matrix((*lead, m, k), name), random_matrix((*lead, k, n), name)
     c, wide_c = random_matrix((*lead, m, n), name, 1)
@@ -177,7 +189,7 @@ TILES = [
     ("warps", 0, "float16", (0, 1), "8.0"),
     ("across a", -1, "tf32", (1, 0), "9.0"),
     ("across b", -1, "tf32", (0, 1), "9.0"),
-    ("small", -1, "float16", (1, 0), "8.0"),
+    ("small", 5, "float16", (1, 0), "8.0"),
 ]
 
 

@@ -1,0 +1,121 @@
+"""A product with a small K on tensor cores, of operands of 2 bytes that lie anywhere.
+
+K is covered by an instruction or two, so nothing is read twice: each warp loads what it multiplies straight to its
+registers, element by element, and waits for no other warp.
+"""
+
+import functools
+from typing import NamedTuple
+
+from gpukit.backend import cuda, types, uint8, uint32, uint64
+from gpukit.intrinsics import mma
+from gpukit.matmul.formats import FORMATS, INSTRUCTION
+from gpukit.matmul.rows import WARP_ROWS, rows_bytes
+from gpukit.matmul.warps import make_store
+from warpstep.limits import WARP
+
+__all__ = ["ShallowTile", "shallow"]
+
+#: Warps of a block.
+WARPS = 4
+
+
+class ShallowTile(NamedTuple):
+    """The shape of a block's work; a warp has 16 rows of it.
+
+    Attributes
+    ----------
+    rows, columns : int
+        Of the result that a block computes: 16, 32 or 64 rows, and a multiple of 16 columns for each warp.
+    depth : int
+        The largest K, in bytes: a multiple of 32.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+
+    @property
+    def warp_rows(self) -> int:
+        """Rows of a warp."""
+        return WARP_ROWS
+
+    @property
+    def warp_columns(self) -> int:
+        """Columns of a warp."""
+        return self.rows * self.columns // (WARPS * WARP_ROWS)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return WARP * WARPS
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of dynamic shared memory of a block."""
+        return rows_bytes(WARPS)
+
+
+@functools.cache
+def shallow(tile, name, layout, parts, wide):
+    """Make the kernel of out = a b for matrices in a batch, with the arguments of `gpukit.matmul.warps.warps`, for a K
+    of ``tile.depth`` bytes at most. ``name`` is "float16" or "bfloat16".
+    """
+    form, (rows, columns, depth) = FORMATS[name], tile
+    total, pieces, across, warps_down = form.total, depth // INSTRUCTION, tile.warp_columns // 8, rows // WARP_ROWS
+    halves, float16, warp_columns = name == "float16", types.float16, tile.warp_columns
+    load_a, load_b = make_load_pair(layout[0] == "N"), make_load_pair(layout[1] == "T")
+    store = make_store(tile, total if parts else form.result, wide)
+
+    @cuda.jit(launch_bounds=(tile.threads, 1))
+    def shallow(a, b, out, sizes, which, matrix_steps):
+        memory = cuda.shared.array(0, uint8, alignment=128)
+        sums = cuda.local.array((1, across, 4), total)
+        left, right = cuda.local.array((pieces, 4), uint32), cuda.local.array((pieces, across, 2), uint32)
+        m, n, k, pitch_a, pitch_b = sizes
+        block, tiles_across = uint32(cuda.blockIdx.x), uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
+        row, col = uint32(block // tiles_across * uint32(rows)), uint32(block % tiles_across * uint32(columns))
+        z = uint32(which[0] + uint32(cuda.blockIdx.z))
+        start_a = uint64(uint32(z // which[1]) % which[2]) * matrix_steps[0]
+        start_b = uint64(uint32(z // which[3]) % which[4]) * matrix_steps[1]
+        warp, lane = uint32(cuda.threadIdx.x) // uint32(WARP), uint32(cuda.threadIdx.x) % uint32(WARP)
+        row = uint32(row + warp % uint32(warps_down) * uint32(WARP_ROWS))
+        col = uint32(col + warp // uint32(warps_down) * uint32(warp_columns))
+        # A lane holds rows, or columns, g and g + 8, for K of 2 t and 2 t + 1, and of 8 more.
+        g, t = lane // uint32(4), lane % uint32(4) * uint32(2)
+        for p in range(pieces):
+            for e in range(4):
+                place, at = uint32(row + g + uint32(e % 2 * 8)), uint32(t + uint32(16 * p + e // 2 * 8))
+                left[p, e] = load_a(a, start_a, place, at, m, k, pitch_a)
+        for p in range(pieces):
+            for j in range(across):
+                for e in range(2):
+                    place, at = uint32(col + g + uint32(8 * j)), uint32(t + uint32(16 * p + e * 8))
+                    right[p, j, e] = load_b(b, start_b, place, at, n, k, pitch_b)
+        for j in range(across):
+            four = total(0), total(0), total(0), total(0)
+            for p in range(pieces):
+                from_a, from_b = (left[p, 0], left[p, 1], left[p, 2], left[p, 3]), (right[p, j, 0], right[p, j, 1])
+                four = mma(from_a, from_b, four, float16) if halves else mma(from_a, from_b, four)
+            sums[0, j, 0], sums[0, j, 1], sums[0, j, 2], sums[0, j, 3] = four
+        if (row < m) & (col < n):
+            store(out, memory, sums, uint64(z) * m, row, col, m, n)
+
+    return shallow
+
+
+@functools.cache
+def make_load_pair(along):
+    """Make the device function that loads two neighbours along K as a word; zeros for what lies outside."""
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_pair(matrix, start, place, at, size, k, pitch):
+        low, high = types.uint16(0), types.uint16(0)
+        source = start + (uint64(place) * pitch + at if along else uint64(at) * pitch + place)
+        if (place < size) & (at < k):
+            low = matrix[source]
+        if (place < size) & (uint32(at + uint32(1)) < k):
+            high = matrix[source + (uint64(1) if along else uint64(pitch))]
+        return uint32(uint32(low) | uint32(high) << uint32(16))
+
+    return load_pair
