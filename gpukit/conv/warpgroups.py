@@ -3,6 +3,7 @@
 It is `gpukit.matmul.warpgroups` with another second operand: for each tap of the kernel, the pixels that it meets in
 the windows, with 128 bytes of channels each. The images and the weights are first written with their channels last.
 One thread then copies the pixels of up to 256 windows at a time: TMA finds the windows, and pads the image with zeros.
+Where few windows overlap, these are written as rows first: the kernel takes each as a pixel with K channels.
 
 A float32 is split into two numbers of TF32, of 11 bits each, whose sum is within 2**-22 of it. Three products of TF32
 replace one of float32: the upper parts by each other, and each by the other's remainder. Tensor cores truncate sums,

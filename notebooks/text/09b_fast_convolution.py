@@ -276,7 +276,7 @@ show.source(columns.first_tap, columns.strided)
 show.source(implicit.find_window, implicit.make_list_pixels, implicit.make_copy_windows)
 
 # %% [markdown]
-# The rest is as in the product: asynchronous copies, register tiling, split-K where the result is small. The windows of all samples form one product, so many small images fill the tiles as well as a large one does. Where windows do not overlap, like the patches of a vision transformer, columns repeat no pixel: on compute capability 9.0 they are written after all, as rows for the tensor cores. For float16 the same is done on tensor cores ([12](12_tensor_cores.ipynb)). On compute capability 9.0, where that is faster, so it is for float32: each number is split into two of TF32, and three products on tensor cores replace one. The errors stay as small as those of sums in float32.
+# The rest is as in the product: asynchronous copies, register tiling, split-K where the result is small. The windows of all samples form one product, so many small images fill the tiles as well as a large one does. For float16 the same is done on tensor cores ([12](12_tensor_cores.ipynb)). On compute capability 9.0, where that is faster, so it is for float32: each number is split into two of TF32, and three products on tensor cores replace one. The errors stay as small as those of sums in float32. Where windows do not overlap, like the patches of a vision transformer, columns repeat no pixel: on compute capability 9.0 they are written to memory after all, as rows for the tensor cores.
 #
 # ## The map
 #
