@@ -29,7 +29,7 @@ from gpukit._host.work_memory import WorkMemory
 from gpukit._numba import dtype_of_type
 from gpukit.backend import cuda, float32, float64, types
 from gpukit.matmul import ladder, slim, tiles
-from gpukit.matmul.cost import Piece, choose, turns_a
+from gpukit.matmul.cost import Piece, choose, choose_turns
 from gpukit.matmul.double import DoubleTile, double
 from gpukit.matmul.fast import SUM_THREADS, TURN_ROWS, TURN_TILE, choose_sum, fast, scale, turn, widen
 from gpukit.matmul.operands import Flat, Operand, broadcast_rule, is_aligned, operand
@@ -123,7 +123,8 @@ def matmul(
         NumPy, or both on the device (anything with ``__cuda_array_interface__``). Axes before the last two count
         matrices, and are broadcast as by ``numpy.matmul``. On the device "auto" and "fast" read matrices as they are if
         their rows or their columns are contiguous: transposed ones, parts of others. A large product of float32 takes
-        work memory of the size of ``a``, for a transposed copy. The other variants copy what is not C-contiguous first.
+        work memory of the size of ``a`` and ``b``, for transposed copies. The other variants copy what is not
+        C-contiguous first.
     variant : str
         One of ``VARIANTS``, or "auto": the fastest for the shape. It has kernels of its own for a few rows or columns,
         for a small K, and for float64, with tensor cores (compute capability 9.0). Sums are in the type of the inputs
@@ -577,22 +578,37 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
         sizes = np.uint32(n), np.uint32(b.pitch), np.uint32(pitch)
         yield launch, (b.flat, wide_b, np.uint32(k), np.uint64(b.step), *sizes)
         flat = flat._replace(b=b._replace(flat=wide_b, pitch=pitch, step=k * pitch, wide=True))
-    if a.layout == "N" and not is_double and turns_a(pieces[0].tile, m, n, k, batch, a.rule[1], multiprocessors):
-        launch, turned = _launch_turn(a, m, k, work)
-        yield launch
-        flat = flat._replace(a=turned)
+    if not is_double:
+        launches, flat = _turn_operands(flat, pieces[0].tile, m, n, multiprocessors, work)
+        yield from launches
     for piece in pieces:
         yield from _piece_launches(piece, flat, work)
 
 
-def _launch_turn(a: Operand, rows, columns, work):
-    """Copy ``a`` so that the elements of its columns follow one another: the launch, and the copy."""
-    pitch, count = ceil_div(rows, 4) * 4, a.rule[1]
-    turned = work.take("turned a", count * columns * pitch, np.float32)
+def _turn_operands(flat: Flat, tile, m, n, multiprocessors, work):
+    """Transpose the operands for which that pays: the launches, and the operands of the product then."""
+    counts, layout = (flat.a.rule[1], flat.b.rule[1]), flat.a.layout + flat.b.layout
+    turns_a, turns_b = choose_turns(tile, layout, m, n, flat.k, flat.batch, counts, multiprocessors)
+    launches = []
+    if turns_a:
+        launch, turned = _launch_turn(flat.a, "turned a", m, flat.k, work)
+        launches, flat = [*launches, launch], flat._replace(a=turned)
+    if turns_b:
+        launch, turned = _launch_turn(flat.b, "turned b", n, flat.k, work)
+        launches, flat = [*launches, launch], flat._replace(b=turned)
+    return launches, flat
+
+
+def _launch_turn(operand: Operand, name, rows, columns, work):
+    """Transpose an operand of ``rows`` across K, and ``columns`` along it, in memory: the launch, and the copy."""
+    pitch, count = ceil_div(rows, 4) * 4, operand.rule[1]
+    turned = work.take(name, count * columns * pitch, np.float32)
     blocks = ceil_div(columns, TURN_TILE), ceil_div(rows, TURN_TILE), count
     launch = configure_quietly(turn, blocks, (TURN_TILE, TURN_ROWS), work.stream)
-    numbers = np.uint32(rows), np.uint32(columns), np.uint64(a.step), np.uint32(a.pitch), np.uint32(pitch)
-    return (launch, (a.flat, turned, *numbers)), Operand(turned, "T", pitch, columns * pitch, a.rule, True)
+    numbers = np.uint32(rows), np.uint32(columns), np.uint64(operand.step), np.uint32(operand.pitch), np.uint32(pitch)
+    layout = "T" if operand.layout == "N" else "N"
+    copy = Operand(turned, layout, pitch, columns * pitch, operand.rule, True)
+    return (launch, (operand.flat, turned, *numbers)), copy
 
 
 def _choose_slim(flat: Flat, m, n, format_name):

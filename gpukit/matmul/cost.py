@@ -155,9 +155,10 @@ NARROW = 1.12
 #: operand for tensor cores; both for all operands of 2 bytes an element.
 WIDEN, WIDEN_BYTES, COPY = 3.5, 2.5e6, 4.5
 COPY_ROWS, COPY_ROWS_BYTES = 3.0, 3.9e6
-#: Share of a product's time saved if ``a`` lies by columns, as copies have four elements then; the cost of transposing
-#: ``a`` first: microseconds, and bytes per microsecond; max elements of the transposed copy.
-TURN_GAIN, TURN, TURN_BYTES, MAX_TURNED = 0.027, 3.0, 3.5e6, 1 << 27
+#: Shares of a product's time saved by transposing an operand whose elements follow one another along K, as copies have
+#: four elements then: ``a`` beside a ``b`` that has such copies, and any other operand. The cost of transposing one:
+#: microseconds, and bytes per microsecond; max elements of the copy.
+TURN_LAST_GAIN, TURN_GAIN, TURN, TURN_BYTES, MAX_TURNED = 0.027, 0.066, 3.0, 3.5e6, 1 << 27
 #: Limits on cutting K: parts, elements of all parts, steps of a part, matrices.
 MAX_PARTS, MAX_ELEMENTS, MIN_STEPS, MAX_MATRICES = 96, 16 << 20, 2, MAX_GRID_YZ
 #: Of an axis.
@@ -317,13 +318,22 @@ def choose(
 
 
 @functools.lru_cache(4096)
-def turns_a(tile: Tile, m: int, n: int, k: int, batch: int, matrices: int, multiprocessors: int) -> bool:
-    """Whether it pays to copy the ``matrices`` of ``a``, which lie row by row, so that they lie column by column."""
-    size = matrices * m * k
-    if tile != SPEEDS[0].tile or size > MAX_TURNED or max(matrices, ceil_div(m, TURN_TILE)) > MAX_MATRICES:
-        return False
+def choose_turns(
+    tile: Tile, layout: str, m: int, n: int, k: int, batch: int, counts: tuple[int, int], multiprocessors: int
+) -> tuple[bool, bool]:
+    """Whether it pays to transpose ``a``, and ``b``, of which there are so many matrices, where they lie along K."""
+
+    def pays(gain, extent, count):
+        size = count * extent * k
+        fits = size <= MAX_TURNED and max(count, ceil_div(extent, TURN_TILE)) <= MAX_MATRICES
+        return fits and gain * time > TURN + 8 * size / TURN_BYTES
+
+    if tile != SPEEDS[0].tile:
+        return False, False
     time = _best(m, n, k, batch, multiprocessors, SPEEDS)[0]
-    return TURN_GAIN * time > TURN + 8 * size / TURN_BYTES
+    turns_b = layout[1] == "T" and pays(TURN_GAIN, n, counts[1])
+    gain = TURN_LAST_GAIN if turns_b or layout[1] == "N" else TURN_GAIN
+    return layout[0] == "N" and pays(gain, m, counts[0]), turns_b
 
 
 def choose_tensor(

@@ -14,7 +14,7 @@ from gpukit._host.work_memory import state_of
 from gpukit.backend import cuda
 from gpukit.matmul import api as host
 from gpukit.matmul import cost as choice
-from gpukit.matmul.cost import DOUBLE_SPEEDS, SPEEDS, Piece, choose
+from gpukit.matmul.cost import DOUBLE_SPEEDS, SPEEDS, Piece, choose, choose_turns
 from gpukit.matmul.fast import LAYOUTS
 from gpukit.matmul.slim import choose_slim
 from gpukit.matmul.vector import choose_vector
@@ -52,14 +52,18 @@ def test_every_tile(tile, more, widen, chosen):
         check(out, a, b)
 
 
-def test_a_is_copied_column_by_column_first(monkeypatch):
+@pytest.mark.parametrize("turns", [(True, False), (False, True), (True, True)])
+def test_operands_along_k_are_transposed_first(turns, monkeypatch):
     """Where that pays: for one matrix, for several, and with another for each result."""
-    monkeypatch.setattr(host, "turns_a", lambda *_: True)
+    monkeypatch.setattr(host, "choose_turns", lambda *_: turns)
     forget()
     for leading in ((), (2,)):
         a, b, c = operands((*leading, 37, 70), (*leading, 70, 20), (*leading, 37, 20))
-        check(matmul.matmul(a, b, alpha=-1.5, beta=0.5, out=c.copy()), a, b, -1.5, 0.5, c)
-    check(matmul.matmul(a[0], b), np.broadcast_to(a[0], a.shape), b)
+        on_device, out = laid_out(b, (*range(len(leading)), b.ndim - 1, b.ndim - 2)), cuda.to_device(c)
+        matmul.matmul(cuda.to_device(a), on_device, alpha=-1.5, beta=0.5, out=out)
+        check(out.copy_to_host(), a, b, -1.5, 0.5, c)
+    product = matmul.matmul(cuda.to_device(a[0]), on_device)
+    check(product.copy_to_host(), np.broadcast_to(a[0], a.shape), b)
 
 
 def test_deep_products_of_the_largest_tile(chosen):
@@ -125,6 +129,8 @@ def test_choices_that_matter():
     assert piece.parts > 16
     whole, rest = choose(2560, 2560, 2560, 1, True, 132)[0]
     assert whole.parts == 1 and rest.parts > 1 and whole.rows * whole.columns > rest.rows * rest.columns
+    turns = [choose_turns(SPEEDS[0].tile, layout, n, n, n, 1, (1, 1), 132) for n in (4096, 1024) for layout in LAYOUTS]
+    assert turns == [(True, False), (True, True), (False, False), (False, True), *[(False, False)] * 4]
     pieces, widen = choose(4096, 4097, 4096, 1, False, 132)
     assert [piece.columns for piece in pieces] == [4096, 1] and widen
 
