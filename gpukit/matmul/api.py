@@ -586,7 +586,7 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
 
 
 def _turn_operands(flat: Flat, tile, m, n, multiprocessors, work):
-    """Transpose the operands for which that pays: the launches, and the operands of the product then."""
+    """Transpose the operands for which that pays: the launches, and the operands that the product then has."""
     counts, layout = (flat.a.rule[1], flat.b.rule[1]), flat.a.layout + flat.b.layout
     turns_a, turns_b = choose_turns(tile, layout, m, n, flat.k, flat.batch, counts, multiprocessors)
     launches = []

@@ -321,7 +321,7 @@ def choose(
 def choose_turns(
     tile: Tile, layout: str, m: int, n: int, k: int, batch: int, counts: tuple[int, int], multiprocessors: int
 ) -> tuple[bool, bool]:
-    """Whether it pays to transpose ``a``, and ``b``, of which there are so many matrices, where they lie along K."""
+    """Tell whether it pays to transpose ``a``, and ``b``, of ``counts`` matrices each, where they lie along K."""
 
     def pays(gain, extent, count):
         size = count * extent * k

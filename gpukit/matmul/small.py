@@ -282,7 +282,7 @@ def make_put(tile, extent, along):
 
 @cuda.jit(device=True, forceinline=True)
 def keep(pair, left):
-    """The first elements of a pair, zeros for the others."""
+    """Keep the first ``left`` elements of a pair; zeros replace the others."""
     if left >= 2:
         return pair
     return uint32(pair & uint32(0xFFFF)) if left == 1 else uint32(0)

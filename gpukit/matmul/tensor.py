@@ -79,15 +79,10 @@ class Rows(NamedTuple):
         return self.step if self.matrices > 1 else self.rows * self.pitch
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of all matrices."""
-        return self.matrices * self.rows * self.columns * dtype_of(self.flat).itemsize
-
-    @property
     def copied_bytes(self) -> int:
-        """Bytes of half of what a copy to whole lines reads and writes."""
-        item = dtype_of(self.flat).itemsize
-        return self.matrices * self.rows * (self.columns * item + ceil_div(self.columns * item, LINE) * LINE) // 2
+        """Half of the bytes that a copy to whole lines reads and writes."""
+        row = self.columns * dtype_of(self.flat).itemsize
+        return self.matrices * self.rows * (row + ceil_div(row, LINE) * LINE) // 2
 
     def lines(self) -> float:
         """How many cache lines as many bytes of a row lie in, on average."""
@@ -318,7 +313,7 @@ def _small_launches(tile, name, sizes, operands, out, is_total, wide, work):
 
 
 def _chunks(bits):
-    """The elements before the first multiple of 16 bytes, and the whole chunks of 16 bytes from there on, as words."""
+    """Count the elements before the first multiple of 16 bytes, and view the 16-byte chunks after them as words."""
     item = dtype_of(bits).itemsize
     head = min(-address_of(bits) % UNIT // item, bits.size)
     words = (bits.size - head) * item // UNIT * (UNIT // 4)
@@ -332,7 +327,7 @@ def _warp_launches(tile, name, sizes, operands, out, is_total, wide, work, make=
 
 
 def _batch_launches(kernel, tile, sizes, operands, arrays, heads, out, more, work):
-    """One launch, or one for as many matrices as blocks along z."""
+    """Make one launch, or one for as many matrices as a grid has blocks along z."""
     m, n, k, parts, batch = sizes
     a, b = operands
     intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)

@@ -163,7 +163,7 @@ for n in (2048, 4096, 8192):
     print(f"{n:5}" + "".join(f"   {name} {ratio:.3f} of cuBLAS" for name, ratio in ratios.items()))
 
 # %% [markdown]
-# So for a large product `matmul.matmul` transposes `a` first, in tiles as in [chapter 04](04_bank_conflicts.ipynb). That takes time in proportion to M x K, and what it saves is in proportion to M x N x K. If `b` is such a transpose, the same holds for `b`: its copies have 4 bytes each as well, and twice as many of them.
+# So for a large product `matmul.matmul` transposes `a` first, in tiles as in [chapter 04](04_bank_conflicts.ipynb). That takes time in proportion to M x K, and what it saves is in proportion to M x N x K. The same holds for a `b` that is the transpose of a C-contiguous array: its copies have 4 bytes each as well, and there are twice as many of them.
 
 # %% [markdown]
 # ## What cuBLAS does
