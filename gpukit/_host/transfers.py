@@ -132,12 +132,11 @@ def copy_launches(source: Any, target: Any, stream: Any) -> list[tuple]:
         is_turned = min(last[0], turned[0]) >= MIN_AXIS
         pair = (last, turned) if is_turned else sorted((last, turned), reverse=True)
         axes = [*(axis for axis in axes if axis is not turned and axis is not last), *pair]
+    source, target = _views(source, target, axes)
     if is_turned:
-        source, target = _views(source, target, axes)
         tiles = math.prod(ceil_div(n, TILE) for n in target.shape[2:]) * math.prod(target.shape[:2])
         kernel, grid, block = copy_tiles(number), tiles, (TILE, ROWS)
     else:
-        source, target = _views(source, target, axes)
         kernel = copy_strided(uint32 if target.size < 1 << 32 else uint64, 2 if target.shape[:2] == (1, 1) else 4)
         grid, block = ceil_div(target.size, THREADS * LOADS), THREADS
     return [(configure_quietly(kernel, min(grid, MAX_BLOCKS), block, stream), (source, target))]

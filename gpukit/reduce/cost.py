@@ -279,8 +279,8 @@ def _narrow(operation, itemsize, vector, offset, outer, n, inner):
     unit = next(unit for unit in units if unit <= largest)
     threads, loads = largest // unit * unit, NARROW_BYTES // (vector * max(itemsize, 2))
     tiles = ceil_div(n * inner, threads * vector * loads)
-    device = cuda.get_current_device().MULTIPROCESSOR_COUNT
-    splits = min(tiles, max(device // outer, ceil_div(tiles, MAX_TILES), 1))
+    multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
+    splits = min(tiles, max(multiprocessors // outer, ceil_div(tiles, MAX_TILES), 1))
     kernel = fast.make_narrow(operation, vector, loads, largest)
     work = _work(splits, outer * inner, outer)
     return Launch(kernel, outer * splits, threads, (n, inner, splits, offset % vector), work)

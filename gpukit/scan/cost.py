@@ -26,8 +26,8 @@ GROUP_ROUNDS = 8
 #: Rows that a thread of ``columns`` has in flight, and threads per multiprocessor that share the rows.
 COLUMN_LOADS = 8
 COLUMN_THREADS = 1024
-#: Rows of a share at least. Each share adds up the amounts of those before it, or ``offsets`` does where there are more
-#: shares than so many; its threads.
+#: Rows of a share at least. Up to so many shares, each adds up the amounts of those before it; ``offsets`` does so for
+#: more. Threads of its block.
 MIN_ROWS, MAX_SHARES, OFFSET_THREADS = 64, 32, 1024
 
 

@@ -500,8 +500,8 @@ def make_columns(operation, vector, loads, exclusive, part):
     """Make the kernel ``columns``: a thread goes down ``rows`` rows of ``vector`` columns, ``loads`` rows at a time.
 
     ``part`` is "all" where the rows are not shared, else "amounts" for the kernel that finds what each share of rows
-    amounts to. "scan" is for the one that scans it, and begins with what the shares before it amount to; "rest" is the
-    same after ``offsets``.
+    amounts to. The kernel of "scan" scans a share and begins with what those before it amount to; that of "rest" reads
+    this, as ``offsets`` has left it.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     load, write = make_load(vector), _make_write(operation, vector, exclusive)
