@@ -258,7 +258,7 @@ def _columns(operation, itemsize, vector, outer, n, inner, pitch):
     width, threads = COLUMN_THREADS[vector * itemsize]
     width = min(width, next_power_of_two(ceil_div(inner, vector)))
     height, loads = threads // width, COLUMN_LOADS
-    while height * width > WARP and height * loads >= 2 * n:
+    while height * width > WARP and height * loads >= 2 * max(n, 1):
         loads, height = (loads // 2, height) if loads > 1 else (loads, height // 2)
     across = ceil_div(inner, width * vector)
     few = across <= MAX_ACROSS and threads * loads * vector * itemsize >= ACROSS_BYTES

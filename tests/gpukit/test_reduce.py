@@ -168,7 +168,7 @@ def test_nan_and_infinity(dtype):
 
 @pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value")
 def test_empty():
-    for shape, axis in (((0,), None), ((3, 0), 0), ((0, 5), 0), ((0, 8, 3, 8), (0, 3)), ((2, 0, 5), 2)):
+    for shape, axis in (((0,), None), ((3, 0), 0), ((0, 5), 0), ((33, 0), 1), ((0, 8, 3, 8), (0, 3)), ((2, 0, 5), 2)):
         for dtype in ("f4",) if len(shape) > 1 else ("i2",):
             x = np.zeros(shape, dtype)
             for op in ("prod", "mean", "max"):
