@@ -366,11 +366,10 @@ def _window_operands(convolution, form, work):
         arrays = [array.view(word) for array, word in zip(arrays, words, strict=True)]
     sizes = tuple(map(np.uint32, (k, padded, rows, blocks, owners)))
     grid = blocks + ceil_div(rows * chunks, LAST_THREADS)
-    down = geometry.counts[0] == 1
-    launch = configure_quietly(windows_last(form.pieces, down), grid, LAST_THREADS, work.stream)
+    launch = configure_quietly(windows_last(form.pieces), grid, LAST_THREADS, work.stream)
     weights = flat.reshape(outs, 1, k) if keeps else copies[1].reshape(outs, 1, padded * form.pieces)
     images = copies[0].reshape(samples, *geometry.out_size, padded * form.pieces)
-    return (weights, images), [(launch, (*arrays, geometry, sizes, make_divisor(rows if down else chunks)))]
+    return (weights, images), [(launch, (*arrays, geometry, sizes, make_divisor(chunks)))]
 
 
 def _channels_last(convolution, multiple, work, with_images=True, with_weights=True) -> tuple[list, list]:

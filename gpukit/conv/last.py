@@ -270,14 +270,13 @@ def channels_first(number, few):
 
 
 @functools.cache
-def windows_last(pieces, down):
+def windows_last(pieces):
     """Make the kernel that writes windows as rows of K = C KH KW, padded with zeros, and the weights in the same way.
 
     A thread writes 32 bytes of a row; float32, in two ``pieces``, is split as by `split_last`. Threads follow one
-    another along a row, or with ``down`` in the next window: where a window is one pixel, their loads are neighbours.
-    The first blocks take the weights. ``sizes`` are K, padded K, windows, blocks of weights, and threads of these
-    blocks that have weights; ``extent`` is the Divisor of a row, or with ``down`` of a column, in threads. Arrays of
-    float16 are viewed as uint16 where they are read, and as uint32 where they are written.
+    another along a row. The first blocks take the weights. ``sizes`` are K, padded K, windows, blocks of weights, and
+    threads of these blocks that have weights; ``extent`` is the Divisor of a row in threads. Arrays of float16 are
+    viewed as uint16 where they are read, and as uint32 where they are written.
     """
     number, own = (uint32, WINDOW_BYTES // 2) if pieces == 1 else (float32, WINDOW_BYTES // 4)
     copy_weights, zero = make_copy_weights(pieces), number(0)
@@ -292,8 +291,6 @@ def windows_last(pieces, down):
                 copy_weights(weight, weight_out, block * uint32(LAST_THREADS) + tid, terms, padded, uint32(1))
             return
         row, chunk = divided(uint32((block - blocks) * uint32(LAST_THREADS) + tid), extent)
-        if down:
-            row, chunk = chunk, row
         if row >= rows or chunk * uint32(own) >= padded:
             return
         sample, position = divided(row, geometry.positions)

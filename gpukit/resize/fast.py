@@ -14,7 +14,7 @@ Images are flat arrays, and indices unsigned: Numba checks a signed index for be
 
 import functools
 
-from gpukit.backend import cuda, float32, int64, uint32, uint64
+from gpukit.backend import cuda, float32, int64, types, uint32, uint64
 from gpukit.intrinsics import load4, store4
 from warpstep.limits import WARP
 
@@ -39,7 +39,7 @@ BAND = WARPS * MAX_ROWS
 #: Pixels and values of a row that a warp makes.
 SPAN = 4 * LANES
 VALUES = 3 * SPAN
-#: Max registers of a thread of ``pixels``: occupancy is 10 blocks per multiprocessor then, and 7 otherwise.
+#: Max registers of a thread of ``pixels`` of bytes: occupancy is 10 blocks per multiprocessor then, and 7 otherwise.
 REGISTERS = 48
 #: The place of a row of the target outside of the picture.
 OUTSIDE = -1
@@ -266,7 +266,7 @@ def make_pixels(sampler, number, fields_of):
         a, b, c = reorder(values, swap)
         return number(a), number(b), number(c)
 
-    @cuda.jit(max_registers=REGISTERS)
+    @cuda.jit(max_registers=REGISTERS if number is types.uint8 else None)
     def pixels(image, geometry, out, work, fill, swap):
         places = cuda.shared.array(BAND, int64)
         lows = cuda.shared.array(BAND, int64)
