@@ -31,8 +31,8 @@ BATCHES = ((64, 128, 128, 128), (16, 512, 512, 512), (1000, 32, 32, 32), (-32, 6
 #: The variants of the ladder, and the sizes that it is measured at.
 LADDER = ("naive", "tiled", *matmul.LADDER)
 LADDER_SIZES = (4096, 1024)
-#: The variants that float64 is measured with.
-FLOAT64 = ("tiled", "registers_1d", "registers_2d", "auto")
+#: The variants that float64 is measured with here: those without tensor cores. `bench.tensor` measures the fastest.
+FLOAT64 = ("tiled", "registers_1d", "registers_2d")
 MIB = 1 << 20
 #: Operations above which fewer repetitions are enough.
 LONG = 2e11

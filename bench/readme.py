@@ -214,7 +214,9 @@ def _compared(headlines):
     return lines, heads
 
 
-#: The records that hold gpukit's best beside the libraries, and their contents. Ladders are left out.
+#: Cases without gpukit's best: steps towards it, and float64 without tensor cores.
+WITHOUT_BEST = "ladder", "float64"
+#: The records that hold gpukit's best beside the libraries, and their contents.
 KINDS = {
     "fast-matmul-h200": "matrix products",
     "transpose-h200": "transposes",
@@ -233,7 +235,7 @@ def summed():
     for record, kind in KINDS.items():
         if (results.RECORDED / f"{record}.json").is_file():
             found = ratios.pairs(results.read(record)[1])
-            found = [pair for pair in found if pair.valid and pair.problem["case"] != "ladder"]
+            found = [pair for pair in found if pair.valid and pair.problem["case"] not in WITHOUT_BEST]
             ahead, middle = sum(pair.ratio >= 1 for pair in found), median(pair.ratio for pair in found)
             lowest = min(found, key=lambda pair: pair.ratio)
             worst = f"{lowest.ratio:.2f} ({ratios.size_of(lowest.problem)})"

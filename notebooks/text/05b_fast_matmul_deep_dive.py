@@ -298,7 +298,7 @@ exercises.check("05b-mma", my_warp_product)
 show.source(double.make_read_b, double.make_multiply)
 
 # %% [markdown]
-# The next cell shows what is recorded: three kernels without tensor cores, `auto` and cuBLAS with them. On a GPU it measures too:
+# On a GPU the next cell measures it. Without one, it only shows what is recorded: kernels without tensor cores, and cuBLAS, which uses them:
 
 # %%
 n = 1024
