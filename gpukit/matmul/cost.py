@@ -196,35 +196,42 @@ def predict(
     those of all matrices unless given. ``lines`` are the cache lines that a row of a tile of ``a`` and ``b`` lies in,
     on average, for groups of warps.
     """
-    tile, itemsize, work = speed.tile, speed.itemsize, speed.work
-    is_grouped = isinstance(tile, GroupTile)
-    down = tile.down(m) if is_grouped else ceil_div(m, tile.rows)
+    tile, itemsize = speed.tile, speed.itemsize
+    down = tile.down(m) if isinstance(tile, GroupTile) else ceil_div(m, tile.rows)
     blocks = down * ceil_div(n, tile.columns) * batch * parts
-    if is_grouped:
-        share = min(multiprocessors / min(blocks, multiprocessors), MAX_SHARE)
-        copied = tile.rows * lines[0] + tile.held_columns / tile.cluster * lines[1]
-        work = max(work, copied * tile.depth / (LINES * share))
-    rest = speed.rest
-    if n % WIDE_STORE and is_grouped:
-        rest += tile.rows * tile.columns / NARROW_STORES
-    elif n % WIDE_STORE and isinstance(tile, ShallowTile):
-        work += tile.rows * tile.columns / NARROW_STORES
+    work, rest, launch = _costs(speed, n, blocks, multiprocessors, lines)
     steps = ceil_div(ceil_div(k, tile.depth), parts)
     rounds, last = divmod(ceil_div(blocks, multiprocessors), speed.resident)
     time = rounds * (max(speed.resident * work, speed.latency) * steps + rest)
     if last:
         time += max(last * work, speed.latency) * steps + rest
     memory = (itemsize * batch * (m * k + k * n + m * n) if nbytes is None else nbytes) / MEMORY
-    time = LAUNCH + (time**4 + memory**4) ** 0.25  # the longer of the two; more if they are close
-    if is_grouped:
-        time += CLUSTER * (tile.cluster > 1) + NARROW_GROUPS * (n % WIDE_STORE > 0)
-    if parts > 1 and isinstance(tile, SmallTile):
-        time += JOIN + JOIN_PART * parts
-    elif parts > 1 and is_grouped:
-        time += JOIN + 4 * tile.rows * tile.columns * parts / JOIN_BYTES
-    elif parts > 1:
-        time += SUM + SUM_PART * parts + max(itemsize, 4) * batch * m * n * (2 * parts + 1) / PARTS
-    return time
+    time = launch + (time**4 + memory**4) ** 0.25  # the longer of the two; more if they are close
+    return time + (_time_to_add(tile, itemsize, batch * m * n, parts) if parts > 1 else 0)
+
+
+def _costs(speed, n, blocks, multiprocessors, lines):
+    """(work, rest, microseconds of a launch) of a tile, with what unaligned rows of operands and results add."""
+    tile, work = speed.tile, speed.work
+    unaligned = n % WIDE_STORE > 0
+    stores = tile.rows * tile.columns / NARROW_STORES if unaligned else 0
+    if isinstance(tile, ShallowTile):
+        return work + stores, speed.rest, LAUNCH
+    if not isinstance(tile, GroupTile):
+        return work, speed.rest, LAUNCH
+    share = min(multiprocessors / min(blocks, multiprocessors), MAX_SHARE)
+    copied = tile.rows * lines[0] + tile.held_columns / tile.cluster * lines[1]
+    work = max(work, copied * tile.depth / (LINES * share))
+    return work, speed.rest + stores, LAUNCH + CLUSTER * (tile.cluster > 1) + NARROW_GROUPS * unaligned
+
+
+def _time_to_add(tile, itemsize, results, parts):
+    """Microseconds of adding up the parts of K."""
+    if isinstance(tile, SmallTile):
+        return JOIN + JOIN_PART * parts
+    if isinstance(tile, GroupTile):
+        return JOIN + 4 * tile.rows * tile.columns * parts / JOIN_BYTES
+    return SUM + SUM_PART * parts + max(itemsize, 4) * results * (2 * parts + 1) / PARTS
 
 
 def predicted_time(m: int, n: int, k: int, batch: int = 1, dtype: DTypeLike = np.float32) -> float:
