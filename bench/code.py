@@ -239,11 +239,8 @@ def _tensor_product(variant, tile):
         kernel = warpgroups.warpgroups(tile, "bfloat16", "NN", False, False, True)
         return kernel, (map_type, map_type, out, *numbers), tile.threads
     make = {"warps": warps.warps, "small": small.small, "shallow": shallow.shallow}[variant]
-    kernel, which, steps = (
-        make(tile, "bfloat16", "NN", False, True),
-        types.UniTuple(word, 5),
-        types.UniTuple(types.uint64, 2),
-    )
+    kernel = make(tile, "bfloat16", "NN", False, True)
+    which, steps = types.UniTuple(word, 5), types.UniTuple(types.uint64, 2)
     if variant == "small":
         words, more = types.Array(word, 1, "C"), (types.Array(types.float32, 1, "C"), types.Array(word, 1, "C"))
         return kernel, (flat, flat, words, words, out, types.UniTuple(word, 7), which, steps, *more), tile.threads

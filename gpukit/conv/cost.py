@@ -16,7 +16,7 @@ from gpukit.conv.fast import Layout, specialised
 from gpukit.conv.gemm import choose_tile, last_us, takes_implicit
 from gpukit.conv.ladder import LADDER, Sizes
 from gpukit.conv.windows import Geometry, covered, make_divisor
-from gpukit.matmul.cost import tensor_time
+from gpukit.matmul.cost import half_kind, tensor_time
 from warpstep.integers import ceil_div
 from warpstep.values import describe
 
@@ -135,12 +135,10 @@ def _predict_half_product(x_shape, weight_shape, geometry, groups):
     without.
     """
     (_, positions), m, k, batch = geometry.counts, weight_shape[0] // groups, weight_shape[1], x_shape[0] * groups
-    device = cuda.get_current_device()
-    shape = m, positions, 2 * k, batch, device.MULTIPROCESSOR_COUNT
+    shape = m, positions, 2 * k, batch, cuda.get_current_device().MULTIPROCESSOR_COUNT
     unaligned = (2 * groups * m * k, k), (2 * batch * k * positions, positions)
     copies = tuple(nbytes for nbytes, row in unaligned if row % 8)
-    kind = "groups" if device.compute_capability[0] == 9 else "warps"
-    return min(tensor_time(*shape, kind, copies, True), tensor_time(*shape, "small"))
+    return min(tensor_time(*shape, half_kind(), copies, True), tensor_time(*shape, "small"))
 
 
 # -- launches --------------------------------------------------------------------------------------

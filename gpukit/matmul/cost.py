@@ -23,7 +23,18 @@ from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ
 from warpstep.values import check_int
 
-__all__ = ["SPEEDS", "Piece", "Speed", "choices", "choose", "choose_tensor", "predict", "predicted_time", "tensor_time"]
+__all__ = [
+    "SPEEDS",
+    "Piece",
+    "Speed",
+    "choices",
+    "choose",
+    "choose_tensor",
+    "half_kind",
+    "predict",
+    "predicted_time",
+    "tensor_time",
+]
 
 
 class Speed(NamedTuple):
@@ -251,9 +262,13 @@ def predicted_time(m: int, n: int, k: int, batch: int = 1, dtype: DTypeLike = np
     )
     device = cuda.get_current_device()
     if check_dtype("dtype", dtype, (np.float32, np.float16)) == np.float16:
-        speeds = TENSOR_SPEEDS["groups" if device.compute_capability[0] == 9 else "warps"]
-        return _best(m, n, 2 * max(k, 1), batch, device.MULTIPROCESSOR_COUNT, speeds)[0]
+        return tensor_time(m, n, 2 * max(k, 1), batch, device.MULTIPROCESSOR_COUNT, half_kind())
     return min(predict(speed, m, n, k, batch, 1, device.MULTIPROCESSOR_COUNT) for speed in SPEEDS)
+
+
+def half_kind() -> str:
+    """The key of `TENSOR_SPEEDS` for products of float16 on this device, small ones apart."""
+    return "groups" if cuda.get_current_device().compute_capability[0] == 9 else "warps"
 
 
 @functools.lru_cache(4096)
