@@ -8,9 +8,16 @@ What needs the driver is imported when it is called: without a GPU none is loade
 import ctypes
 import functools
 import gc
+import json
+import sys
+import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+#: When this process began to load what makes code for a GPU.
+LOADED = time.time()
 
 from warpstep import _compilers
 
@@ -96,6 +103,137 @@ def compiled_kernel(launch, args: tuple) -> Any:
     finally:
         if collects:
             gc.enable()
+
+
+def cache_compiled(kernel, load: Callable, save: Callable):
+    """Have a kernel call ``load(kernel, argument types)`` before it compiles, and ``save(kernel, argument types,
+    compiled)`` afterwards. The former returns a compiled kernel, or None.
+    """
+    from numba.cuda.dispatcher import NullCache
+
+    if type(kernel._cache) is not NullCache:
+        return
+
+    class Cache(NullCache):
+        def load_overload(self, sig, target_context):
+            return load(kernel, sig) if isinstance(sig, tuple) else None
+
+        def save_overload(self, sig, data):
+            if isinstance(sig, tuple):
+                save(kernel, sig, data)
+
+    kernel._cache = Cache()
+
+
+#: Settings of Numba that change no machine code.
+HARMLESS = {
+    "CACHE_DIR",
+    "CACHE_LOCATOR_CLASSES",
+    "COLOR_SCHEME",
+    "CUDA_LOW_OCCUPANCY_WARNINGS",
+    "CUDA_WARN_ON_IMPLICIT_COPY",
+    "DISABLE_PERFORMANCE_WARNINGS",
+    "FULL_TRACEBACKS",
+    "NUMBA_DEFAULT_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "SHOW_HELP",
+}
+
+
+def compiler_settings() -> tuple:
+    """All that decides, beside the kernel, what machine code comes of it: device, versions, libraries and settings."""
+    settings = {name: repr(value) for name, value in vars(config).items() if name.isupper() and name not in HARMLESS}
+    return *_compiler(), tuple(current_gpu().compute_capability), sorted(settings.items())
+
+
+@functools.cache
+def _compiler():
+    """Versions of Python and of all that compiles, and the libraries' files: their versions say less."""
+    import cuda.bindings
+    import cuda.core
+    import llvmlite
+    import numba
+    import numba_cuda
+    from cuda.pathfinder import load_nvidia_dynamic_lib
+
+    packages = numba, numba_cuda, llvmlite, np, cuda.bindings, cuda.core
+    versions = [f"{package.__name__} {package.__version__}" for package in packages]
+    places = [find_libdevice()[0]]
+    for name in ("nvvm", "nvJitLink"):
+        try:
+            places.append(load_nvidia_dynamic_lib(name).abs_path)
+        except Exception:  # the driver links where there is no such library
+            places.append(None)
+    found = [place and (place, Path(place).stat().st_size, Path(place).stat().st_mtime_ns) for place in places]
+    return sys.version, versions, found, numba_driver().get_version()
+
+
+def pack_compiled(compiled) -> tuple[dict, bytes, bytes]:
+    """Take a compiled kernel apart: what JSON can hold, machine code, and compressed LLVM IR.
+
+    Raises
+    ------
+    ValueError
+        If more than these belongs to it.
+    """
+    library = compiled._codelibrary
+    more = compiled.debug, compiled.extensions, compiled.launch_config_sensitive, library.referenced_objects
+    if any(more) or library._linking_files or library._setup_functions or library._teardown_functions:
+        raise ValueError(f"{compiled.entry_name} is more than its code")
+    ((capability, cubin),) = library._cubin_cache.items()
+    head = {
+        "capability": capability,
+        "kernel": {
+            "cooperative": compiled.cooperative,
+            "name": compiled.entry_name,
+            "lineinfo": compiled.lineinfo,
+            "shared_memory_carveout": compiled.shared_memory_carveout,
+        },
+        "library": {
+            "name": library.name,
+            "entry_name": library._entry_name,
+            "max_registers": library._max_registers,
+            "nvvm_options": library._nvvm_options,
+            "needs_cudadevrt": library.needs_cudadevrt,
+            "use_cooperative": library.use_cooperative,
+            "lto": library._lto,
+        },
+    }
+    return head, cubin.code, zlib.compress(json.dumps(library.llvm_strs).encode(), 1)
+
+
+def unpack_compiled(parts: tuple[dict, bytes, bytes], argument_types: tuple) -> Any:
+    """Put a compiled kernel together, and load it for the current device."""
+    from cuda.core import ObjectCode
+    from numba.cuda import types
+    from numba.cuda.dispatcher import _Kernel
+
+    head, cubin, text = parts
+    codes = {tuple(head["capability"]): ObjectCode.from_cubin(cubin)}
+    no_others = {"llvm_strs": None, "ptx_cache": {}, "linkerinfo_cache": {}, "nrt": False, "codegen": None}
+    library = _kept_library()._rebuild(cubin_cache=codes, **no_others, **head["library"])
+    library.text = text
+    sig = signature(types.void, *argument_types)
+    plain = {"debug": False, "call_helper": None, "extensions": []}
+    compiled = _Kernel._rebuild(signature=sig, codelibrary=library, **plain, **head["kernel"])
+    compiled.objectmode = False
+    compiled.bind()
+    return compiled
+
+
+@functools.cache
+def _kept_library():
+    """The class of the code of a kernel that was compiled earlier."""
+    from numba.cuda.codegen import CUDACodeLibrary
+
+    class Library(CUDACodeLibrary):
+        text: bytes
+
+        @property
+        def modules(self):  # for a device of another compute capability, and for ``inspect_llvm``
+            return json.loads(zlib.decompress(self.text))
+
+    return Library
 
 
 def function_of(compiled) -> Any:

@@ -79,7 +79,8 @@ def probe() -> dict:
     -------
     dict
         "system", "python", "environment", "packages" (name to version), "pci" (NVIDIA cards on the bus), "driver"
-        ("found", "error", "cuda", "version"), "gpus", and what the trial process found: "imports" (module to error or
+        ("found", "error", "cuda", "version"), "gpus", "cache" (of compiled kernels: "folder" or None, "private",
+        "kernels", "bytes"), and what the trial process found: "imports" (module to error or
         None), "numba_cuda", "toolkit", "backend", "kernel", "died" (the step that ended the process, or None).
     """
     driver, gpus = probe_driver()
@@ -91,6 +92,7 @@ def probe() -> dict:
         "pci": _nvidia_cards(),
         "driver": driver,
         "gpus": gpus,
+        "cache": _probe_cache(),
         **_try_out(),
     }
 
@@ -188,6 +190,7 @@ def report(machine: dict, problems: list[Problem]) -> str:
         ("CUDA", _describe_toolkit(machine["toolkit"])),
         ("Backend", f"{backend['name']}: {backend['reason']}" if backend else "none"),
         ("Kernel", _describe_kernel(machine["kernel"])),
+        ("Cache", _describe_cache(machine["cache"])),
         ("Packages", "\n".join(f"{name} {version}" for name, version in packages.items())),
         ("numba.cuda", machine["numba_cuda"]["implementation"] if machine["numba_cuda"] else "cannot be imported"),
         ("Settings", "\n".join(f"{name}={value}" for name, value in machine["environment"].items()) or "none"),
@@ -231,6 +234,20 @@ def _version(package):
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _probe_cache():
+    """The folder of compiled kernels, and what it holds."""
+    from gpukit._host import kernel_files
+
+    try:
+        folder = kernel_files.folder()
+        private = folder is None or not folder.exists() or kernel_files.is_private(folder)
+    except (OSError, RuntimeError):  # no home directory, or not one that the user may read
+        return {"folder": None, "private": True, "kernels": 0, "bytes": 0}
+    found = kernel_files.files(folder) if folder else []
+    size = sum(size for _, size, _ in found)
+    return {"folder": folder and str(folder), "private": private, "kernels": len(found), "bytes": size}
 
 
 def _nvidia_cards(bus=Path("/sys/bus/pci/devices")):
@@ -632,6 +649,14 @@ def _describe_toolkit(toolkit):
         version = f" {_dotted(piece['version'])}" if piece["version"] else ""
         lines.append(f"{name}{version}: {piece['path']} ({piece['via']})" if piece["path"] else f"{name}: not found")
     return "\n".join(lines)
+
+
+def _describe_cache(cache):
+    if not cache["folder"]:
+        return "none: kernels are compiled by each process"
+    if not cache["private"]:
+        return f"{cache['folder']} is not used: others own it or may write to it"
+    return f"{cache['kernels']} compiled kernels, {cache['bytes'] / 2**20:.1f} MiB, in {cache['folder']}"
 
 
 def _describe_kernel(kernel):

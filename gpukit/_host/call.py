@@ -34,6 +34,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpukit._host.arrays import as_device_array, stream_of
+from gpukit._host.kernel_cache import keep_compiled
 from gpukit._host.prepared import prepare
 from gpukit._host.replay import LaunchCache, RecordedCall, repeat
 from gpukit._host.transfers import Output, copy_launches, to_device
@@ -155,6 +156,8 @@ def launch(
         *launches,
         *(one for output in outputs for one in output.after),
     ]
+    for configured, _ in launches:
+        keep_compiled(configured.dispatcher)
     state = state_of(outputs[0].stream)
     if key is None or outputs[0].on_host:
         with state.lock:

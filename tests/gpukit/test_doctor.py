@@ -45,6 +45,7 @@ def machine(**differences):
         "pci": [],
         "driver": NO_DRIVER,
         "gpus": [],
+        "cache": {"folder": "/home/me/.cache/gpukit", "private": True, "kernels": 0, "bytes": 0},
         "imports": dict.fromkeys((*doctor.MODULES, *doctor.NOTEBOOK_MODULES)),
         "numba_cuda": {"implementation": "NVIDIA", "simulator": False},
         "toolkit": {name: {"path": None, "via": None, "version": None} for name in TOOLKIT},
