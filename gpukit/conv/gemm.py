@@ -249,7 +249,8 @@ def _float_launches(convolution, tile, parts, bias, target, work):
 def _half_launches(convolution, tile, parts, bias, target, work):
     """[(launch, arguments), ...] of implicit GEMM of float16 by single warps."""
     copies, launches = _channels_last(convolution, CHUNK, work)
-    kernel, (grid, further) = halves(tile, convolution.geometry.counts[1] % 2 == 0), _grid(convolution, tile, parts)
+    wide = convolution.geometry.counts[1] % 2 == 0 and address_of(target) % (2 * dtype_of(target).itemsize) == 0
+    kernel, (grid, further) = halves(tile, wide), _grid(convolution, tile, parts)
     intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
     launch = configure_quietly(kernel, grid, tile.threads, work.stream, tile.shared_bytes)
     chunks = make_divisor(ceil_div(convolution.weight.shape[1], CHUNK))

@@ -66,8 +66,8 @@ def halves(tile, wide_out):
 
     Its grid and arguments are those of `gpukit.conv.implicit.implicit`, and the Divisor of C / groups in chunks of
     four. ``x`` and ``weight`` are arrays of uint16. ``out`` is float16, or float32 for parts of K, with the channels
-    first. ``wide_out`` tells whether it is stored by two: OH OW is even. Launch it with ``tile.shared_bytes`` of
-    dynamic shared memory.
+    first. ``wide_out`` tells whether it is stored by two: OH OW is even, and ``out`` aligned to two values. Launch it
+    with ``tile.shared_bytes`` of dynamic shared memory.
     """
     rows, columns, warp_rows, warp_columns = tile
     down, across, warps_across = warp_rows // 16, warp_columns // 8, columns // warp_columns
