@@ -25,7 +25,7 @@ from gpukit._host.arrays import (
     stream_of,
 )
 from gpukit._host.call import Problem, call
-from gpukit.backend import cuda, float64, int32, int64, types, uint32, uint64
+from gpukit.backend import cuda, float32, float64, int32, int64, types, uint32, uint64
 from gpukit.intrinsics.vectors import make_load
 from gpukit.operators import make_operations
 from gpukit.reduce.api import launches
@@ -48,6 +48,11 @@ MIN_ELEMENTS = 4096
 REGISTERS = 32
 #: Bins are found in float32 if that leaves less of a bin in doubt.
 MAX_DOUBT = 1 / 32
+#: Adding 1.5 * 2**23 rounds a float32 to a whole number, which the sum's bits then exceed by those of this constant.
+ROUNDER, ROUNDER_BITS = np.float32(1.5 * 2**23), np.uint32(0x4B400000)
+HALF = np.float32(0.5)
+#: Values of a thread whose bins are found at once: for more there are too few registers.
+TOGETHER = 4
 
 
 # -- for reading ----------------------------------------------------------------------------------------------------
@@ -155,6 +160,29 @@ def make_find_bin(even: bool, name: str = "float64"):
 
 
 @functools.cache
+def make_round_bins(vector):
+    """Make ``round_bins(held, begin, found, first, scale)``: the bins of ``vector`` values, and how close an edge is.
+
+    In float32, without a branch: places are rounded by an addition, as conversions to integers and back are slower. A
+    value outside of all bins, or NaN, gets a number that no bin has. Returned is the largest distance from the middle
+    of a bin, in bins; near 0.5 the other bin at the edge may be the right one.
+    """
+    as_bits = cuda.libdevice.float_as_int
+
+    @cuda.jit(device=True)
+    def round_bins(held, begin, found, first, scale):
+        furthest = float32(0)
+        for v in range(vector):
+            place = (float32(held[begin + v]) - first) * scale - HALF
+            rounded = place + ROUNDER
+            found[v] = uint32(uint32(as_bits(rounded)) - ROUNDER_BITS)
+            furthest = max(furthest, abs(place - (rounded - ROUNDER)))
+        return furthest
+
+    return round_bins
+
+
+@functools.cache
 def make_private(even, name, vector, where, offset=0):
     """Make the kernel ``private``: counters [slot, copy] in dynamic shared memory; lanes with one copy share it.
 
@@ -166,7 +194,8 @@ def make_private(even, name, vector, where, offset=0):
     result: ``partial`` and ``finished`` are 0 before and after. With "global", or bytes that are not ``staged``, the
     result must be 0 before.
     """
-    find_bin, load = make_find_bin(even, name), make_load(vector)
+    find_bin, load, together = make_find_bin(even, name), make_load(vector), min(vector, TOGETHER)
+    round_bins, rounds = make_round_bins(together), even and name == "float32" and where != "bytes"
     bytes_only, private_copies = where == "bytes", where != "global"
 
     @cuda.jit(device=True)
@@ -181,16 +210,39 @@ def make_private(even, name, vector, where, offset=0):
                 held[v] = x[min(at + uint64(v), size - uint64(1))]
 
     @cuda.jit(device=True)
-    def count(value, own, copy, shift, counts, edges, bins, low, high, first, scale, doubt):
-        if bytes_only:
-            cuda.atomic.add(own, uint32(int32(value) * int32(WARP) + int32(offset * WARP) + int32(copy)), uint32(1))
-            return
-        b = find_bin(value, edges, bins, low, high, first, scale, doubt)
+    def add_byte(value, own, copy):
+        cuda.atomic.add(own, uint32(int32(value) * int32(WARP) + int32(offset * WARP) + int32(copy)), uint32(1))
+
+    @cuda.jit(device=True)
+    def add_one(b, own, copy, shift, counts, bins):
         if b < bins:
             if private_copies:
                 cuda.atomic.add(own, uint32(uint32(b << shift) + copy), uint32(1))
             else:
                 cuda.atomic.add(counts, b, int64(1))
+
+    @cuda.jit(device=True)
+    def count(held, left, own, copy, shift, counts, edges, bins, low, high, first, scale, doubt):
+        """Count the first ``left`` of a thread's elements."""
+        found = cuda.local.array(together, uint32)
+        if rounds and left == int32(vector):
+            for begin in range(0, vector, together):
+                if round_bins(held, begin, found, first, scale) > HALF - doubt:
+                    for v in range(together):
+                        found[v] = find_bin(held[begin + v], edges, bins, low, high, first, scale, doubt)
+                for v in range(together):
+                    add_one(found[v], own, copy, shift, counts, bins)
+        elif bytes_only and left == int32(vector):
+            for v in range(vector):
+                add_byte(held[v], own, copy)
+        else:
+            for v in range(vector):
+                if int32(v) < left:
+                    if bytes_only:
+                        add_byte(held[v], own, copy)
+                    else:
+                        b = find_bin(held[v], edges, bins, low, high, first, scale, doubt)
+                        add_one(b, own, copy, shift, counts, bins)
 
     @cuda.jit(device=True)
     def add_copies(own, slot, shift):
@@ -222,13 +274,7 @@ def make_private(even, name, vector, where, offset=0):
             if not bytes_only:  # the next elements are on the way while these are counted
                 take(x, at + step, size, after)
             left = int32(min(size - at, uint64(vector)))
-            if bytes_only and left == int32(vector):
-                for v in range(vector):
-                    count(held[v], own, copy, shift, counts, edges, bins, low, high, first, scale, doubt)
-            else:
-                for v in range(vector):
-                    if int32(v) < left:
-                        count(held[v], own, copy, shift, counts, edges, bins, low, high, first, scale, doubt)
+            count(held, left, own, copy, shift, counts, edges, bins, low, high, first, scale, doubt)
             at += step
             if bytes_only:
                 take(x, at, size, held)
