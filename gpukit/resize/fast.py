@@ -14,7 +14,7 @@ Images are flat arrays, and indices unsigned: Numba checks a signed index for be
 
 import functools
 
-from gpukit.backend import cuda, float32, int64, types, uint32, uint64
+from gpukit.backend import cuda, float32, int64, uint32, uint64
 from gpukit.intrinsics import load4, store4
 from warpstep.limits import WARP
 
@@ -39,8 +39,8 @@ BAND = WARPS * MAX_ROWS
 #: Pixels and values of a row that a warp makes.
 SPAN = 4 * LANES
 VALUES = 3 * SPAN
-#: Max registers of a thread of ``pixels`` of bytes: occupancy is 10 blocks per multiprocessor then, and 7 otherwise.
-REGISTERS = 48
+#: Max registers of a thread of ``pixels``, by the bytes of a value: more blocks on a multiprocessor are worth them.
+REGISTERS = {1: 48, 4: 64}
 #: The place of a row of the target outside of the picture.
 OUTSIDE = -1
 
@@ -258,15 +258,16 @@ def make_pixels(sampler, number, fields_of):
     The lanes of a warp exchange their values through shared memory, so that they store 32 neighbours at a time: values,
     or four values each.
     """
-    fill_rows, columns_at = make_fill_rows(sampler.row), make_four_columns(sampler.column)
+    fill_rows, columns_at = make_fill_rows(sampler.row), make_four_columns(sampler.column, sampler.apart)
     share, pixels_at = sampler.share, make_four_pixels(sampler.one, sampler.both, sampler.share)
+    stage_four, between = make_stage_four(sampler.apart), 4 if sampler.apart == 1 else 1
 
     @cuda.jit(device=True)
     def convert(values, swap):
         a, b, c = reorder(values, swap)
         return number(a), number(b), number(c)
 
-    @cuda.jit(max_registers=REGISTERS if number is types.uint8 else None)
+    @cuda.jit(max_registers=REGISTERS[number.bitwidth // 8])
     def pixels(image, geometry, out, work, fill, swap):
         places = cuda.shared.array(BAND, int64)
         lows = cuda.shared.array(BAND, int64)
@@ -279,7 +280,7 @@ def make_pixels(sampler, number, fields_of):
         fill_rows(places, lows, shares, band, fields)
         lane, warp = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
         x = uint32(cuda.blockIdx.x * SPAN)
-        columns = columns_at(uint32(x + uint32(uint32(4) * lane)), fields)
+        columns = columns_at(uint32(x + uint32(uint32(between) * lane)), fields)
         cuda.syncthreads()
         pitch = uint64(uint32(uint32(3) * wide))
         valid = uint32(min(uint32(VALUES), uint32(uint32(3) * uint32(wide - x))))
@@ -299,10 +300,7 @@ def make_pixels(sampler, number, fields_of):
                         c = convert(r, swap)
                     if columns[3][0]:
                         d = convert(s, swap)
-                i = uint32(uint32(12) * lane)
-                store4(stage, (warp, i), a[0], a[1], a[2], b[0])
-                store4(stage, (warp, uint32(i + uint32(4))), b[1], b[2], c[0], c[1])
-                store4(stage, (warp, uint32(i + uint32(8))), c[2], d[0], d[1], d[2])
+                stage_four(stage, warp, lane, a, b, c, d)
                 cuda.syncwarp()
                 at = (uint64(frame) * uint64(high) + uint64(uint32(band + line))) * pitch
                 store_staged(out, at + uint64(uint32(uint32(3) * x)), stage, warp, lane, valid, work[5])
@@ -311,6 +309,32 @@ def make_pixels(sampler, number, fields_of):
             frame = uint32(frame + uint32(cuda.gridDim.z))
 
     return pixels
+
+
+@functools.cache
+def make_stage_four(apart):
+    """Make ``stage_four(stage, warp, lane, a, b, c, d)``: stage a lane's pixels, each ``apart`` from the next."""
+
+    @cuda.jit(device=True)
+    def stage_one(stage, warp, i, three):
+        for k in range(3):
+            stage[warp, uint32(i + uint32(k))] = three[k]
+
+    @cuda.jit(device=True)
+    def stage_four(stage, warp, lane, a, b, c, d):
+        if apart == 1:
+            i = uint32(uint32(12) * lane)
+            store4(stage, (warp, i), a[0], a[1], a[2], b[0])
+            store4(stage, (warp, uint32(i + uint32(4))), b[1], b[2], c[0], c[1])
+            store4(stage, (warp, uint32(i + uint32(8))), c[2], d[0], d[1], d[2])
+        else:
+            i = uint32(uint32(3) * lane)
+            stage_one(stage, warp, i, a)
+            stage_one(stage, warp, uint32(i + uint32(3 * apart)), b)
+            stage_one(stage, warp, uint32(i + uint32(6 * apart)), c)
+            stage_one(stage, warp, uint32(i + uint32(9 * apart)), d)
+
+    return stage_four
 
 
 @cuda.jit(device=True)

@@ -134,8 +134,8 @@ class Sampler(NamedTuple):
     mix : device function of (top_left, top_right, low_left, low_right, x, y), optional
         One value of four. For elements that hold one channel.
     apart : int
-        Distance in a row between the four pixels of a thread of ``planes``. With 1 it stores them in one access. With
-        32 the lanes of a warp load neighbours, which float32 needs because its pixels are far between.
+        Distance in a row between the four pixels of a thread. With 1 it stores them in one access. With 32 the lanes
+        of a warp load neighbours, which float32 needs because its pixels are far between.
     """
 
     row: Any
