@@ -46,8 +46,8 @@ FENCE_CURES = {
 #: Why the value of a shuffle is undefined: the kind of finding, what the thread does, and what to do.
 ABSENT = (
     "barrier-divergence",
-    "takes a value from lane {lane} of its warp, which the mask names but which is not there (it has "
-    "returned, or the block has no such thread)",
+    "takes a value from lane {lane} of its warp, which the mask names but which is not there (it has left the loop or "
+    "the branch, has returned, or the block has no such thread)",
     "Keep all lanes of the warp running up to the shuffle, those without work with a neutral value, or use the value "
     "only where its lane takes part.",
 )
