@@ -112,6 +112,8 @@ class Outcome:
         Of the compiler, the launch or the function.
     element : Element or None
     findings : list of Finding or Fault
+    left : int
+        The line of a barrier at which threads waited for others that had returned; 0 if there is none.
     counts : dict of str to int
     outputs : tuple
         Arrays, or what the function returned.
@@ -122,6 +124,7 @@ class Outcome:
     error: str = ""
     element: Element | None = None
     findings: list[Finding | Fault] = field(default_factory=list)
+    left: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     outputs: tuple = ()
 
@@ -180,6 +183,7 @@ def _launch(exercise, kernel, outcome, expected):
         return
     outcome.outputs = tuple(args[i] for i in outputs)
     outcome.findings = list(traced.findings)
+    outcome.left = next((advice.line for advice in traced.advice if advice.kind == "returned-before-barrier"), 0)
     outcome.counts = {name: int(count(traced)) for name, count in METRICS.items()}
     names = function_of(kernel()).__code__.co_varnames
     for i, values, fresh in zip(outputs, expected, poisoned, strict=True):

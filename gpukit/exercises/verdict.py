@@ -10,6 +10,10 @@ from gpukit.exercises.grading import SCORED, Outcome, par
 
 #: Findings that a verdict prints.
 MAX_FINDINGS = 3
+#: What to do about operations in float64 that the solution does without.
+DOUBLES = "a literal such as 0.0 is float64, and np.float32(0) is not."
+#: Why a barrier that only some threads reach is no finding, and what to do.
+RETURNED = "A GPU does not wait for them, but the next change may keep them: let all threads of the block reach it."
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,8 @@ def verdict(exercise: Exercise, outcomes: list[Outcome], says: str = "") -> Verd
     if unsound:
         lines += [("sound", _about_findings(unsound))] if traced else _about_faults(unsound)
     elif traced and not broken:
-        lines.append(("sound", "Yes: no race, no access out of bounds, no barrier that threads miss."))
+        sound = "Yes: no race, no access out of bounds, no barrier that threads miss."
+        lines.append(("sound", sound + _about_left(outcomes)))
     if costly and traced:
         lines.append(("good", _about_cost(exercise, costly, outcomes.index(costly))))
     score, allowed = _score(exercise, outcomes) if not reasons else (None, None)
@@ -167,6 +172,11 @@ def _about_findings(outcome):
     return "\n".join([f"No, in {_launch(outcome.case)}.", *texts, *([f"{more} more"] if more > 0 else [])])
 
 
+def _about_left(outcomes):
+    line = next((outcome.left for outcome in outcomes if outcome.left), None)
+    return f"\nIn line {line} threads wait that others never reach: these have returned. {RETURNED}" if line else ""
+
+
 def _about_faults(outcome):
     """Lines on the faults of a result: what is wrong, what is unsound, what costs too much."""
     of_case = f" for {outcome.case.label}" if outcome.case.label else ""
@@ -202,4 +212,6 @@ def _about_score(exercise, outcomes, score, allowed):
     counts, best = outcomes[last].counts, par(exercise)[last]
     parts = [f"{counts[name]:,} {name} (par {best[name]:,})" for name in SCORED if counts[name] or best[name]]
     verdict = "Par." if score == allowed else f"{abs(score - allowed):,} {'under' if score < allowed else 'over'} par."
-    return f"{verdict} {', '.join(parts)}."
+    doubles, few = counts["float64 operations"], best["float64 operations"]
+    note = f" {doubles:,} operations in float64 (par {few:,}): {DOUBLES}" if doubles > few else ""
+    return f"{verdict} {', '.join(parts)}.{note}"

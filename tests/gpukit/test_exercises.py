@@ -135,6 +135,28 @@ def test_a_cost_that_no_known_mistake_has_is_not_explained_by_another():
     assert "shared wavefronts," in str(verdict)
 
 
+@cuda.jit
+def tree_with_its_barrier_in_the_branch(x, out):
+    values = cuda.shared.array(256, np.float32)
+    tid, i = cuda.threadIdx.x, cuda.grid(1)
+    values[tid] = x[i] if i < x.size else 0.0
+    cuda.syncthreads()
+    step = 128
+    while step > 0:
+        if tid < step:
+            values[tid] += values[tid + step]
+            cuda.syncthreads()
+        step //= 2
+    if tid == 0:
+        out[cuda.blockIdx.x] = values[0]
+
+
+def test_what_is_right_but_doubtful_is_said():
+    verdict = exercises.check("07-tree", tree_with_its_barrier_in_the_branch)
+    assert verdict.passed and "let all threads of the block reach it" in str(verdict)
+    assert "operations in float64 (par 0)" in str(verdict)
+
+
 def test_what_is_no_kernel_gets_a_sentence():
     assert "write @cuda.jit above it" in str(exercises.check("01-guard", subtract.py_func))
     assert "pass the kernel alone" in str(exercises.check("01-guard", subtract[1, 32]))

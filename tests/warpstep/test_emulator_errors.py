@@ -338,6 +338,16 @@ def test_unsupported_constructs_name_construct_and_line():
     with pytest.raises(UnsupportedError, match=r"build_list.*line \d+, in listed"):
         listed[1, 1](np.zeros(1))
 
+    @cuda.jit
+    def halved(x):
+        x[0] /= 2
+
+    with pytest.raises(UnsupportedError, match=r"/= on an integer.*write //=.*line \d+, in halved"):
+        halved[1, 1](np.ones(1, np.int32))
+    halves = np.ones(1, np.float32)
+    halved[1, 1](halves)
+    assert halves[0] == 0.5
+
 
 def test_what_numba_refuses_is_refused_with_numbas_words():
     @cuda.jit

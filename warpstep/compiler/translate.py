@@ -573,6 +573,8 @@ class Translator:
         return self.binary(expr.fn, expr)
 
     def expr_inplace_binop(self, target, expr, type_):
+        if expr.immutable_fn is operator.truediv and isinstance(type_, types.Integer):
+            self.unsupported("/= on an integer, which numba-cuda cannot compile (write //=, or begin with a float),")
         return self.binary(expr.immutable_fn, expr)
 
     def binary(self, function, expr):
