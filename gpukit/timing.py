@@ -51,6 +51,8 @@ MAX_CALLS = 500
 #: Nanoseconds that the device is kept busy before a repetition, at first and at most, and of one ``nanosleep``.
 FIRST_HOLD, MAX_HOLD = 50_000, 20_000_000
 HOLD_STEP = 10_000
+#: A function that runs for longer than this many holds in a row, each longer than the last, waits for the device.
+MAX_OUTLASTED = 3
 
 
 class EmulatedTimeError(RuntimeError):
@@ -455,6 +457,7 @@ class _Case:
         self.name, self.fn, self.setup, self.calls = name, fn, setup, calls
         # Nanoseconds that the device is kept busy before each repetition; None once that has proved useless.
         self.hold = 0
+        self.outlasted = 0  # holds in a row that the function ran for longer than
         self.forget()
 
     def forget(self):
@@ -536,8 +539,14 @@ class _GpuMeter:
         # The device has not passed the start event yet, so all that is timed was queued ahead of it.
         if not start.query():
             case.queued += 1
+            case.outlasted = 0
         elif case.hold is not None:
-            case.hold = max(2 * case.hold, FIRST_HOLD) if case.hold < MAX_HOLD else None
+            host = int(case.host[-1] * 1e9)
+            case.outlasted = case.outlasted + 1 if 0 < case.hold <= host else 0
+            if case.hold >= MAX_HOLD or case.outlasted == MAX_OUTLASTED:
+                case.hold = None
+            else:
+                case.hold = min(max(4 * host, 2 * case.hold), MAX_HOLD) if case.hold else FIRST_HOLD
 
     def finish(self):
         cuda.synchronize()
