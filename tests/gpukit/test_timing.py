@@ -167,7 +167,9 @@ def test_a_function_that_waits_for_the_device_is_said_to_include_the_launch(gpu)
     result = bench(fn, l2_flush=False, repeat=20, warmup=0.002)
     assert result.queued_ahead == 0 and result.launch_bound
     assert "in 20 of 20 repetitions the device may have waited for the host (18.00 us per call there)" in str(result)
-    assert gpu.log.count("hold") == timing.MAX_OUTLASTED and "hold" not in gpu.log[-20 * 3 :], "holding the device back is of no use here and must have been given up"
+    assert gpu.log.count("hold") == timing.MAX_OUTLASTED and "hold" not in gpu.log[-20 * 3 :], (
+        "holding the device back is of no use here and must have been given up"
+    )
 
 
 def test_auto_calls_fill_a_region_and_the_result_says_so(gpu):
