@@ -116,22 +116,15 @@ class Layout(NamedTuple):
         """Pixels of a row that a tile needs."""
         return (self.across - 1) * self.run * self.stride[1] + self.span
 
-    def _starts(self, pitch):
-        """The banks at which the loads of eight lanes, in one row or more, begin."""
-        lines = 8 // min(self.across, 8)
-        places = ((line, lane) for line in range(lines) for lane in range(8 // lines))
-        return {(line * pitch * self.stride[0] + lane * self.run * self.stride[1]) % 32 for line, lane in places}
-
     @property
     def pitch(self) -> int:
         """Words from row to row: such that eight lanes, which load 16 bytes each, use all 32 banks, if they can."""
-        pitches = range(self.width, self.width + 32, 4)
-        return next((pitch for pitch in pitches if len(self._starts(pitch)) == 8), self.width)
+        return _pitch(self.width, self.across, self.stride[0], self.run * self.stride[1])[0]
 
     @property
     def has_conflicts(self) -> bool:
         """Whether there are bank conflicts whatever the pitch."""
-        return len(self._starts(self.pitch)) < 8
+        return _pitch(self.width, self.across, self.stride[0], self.run * self.stride[1])[1]
 
     @property
     def padded_channels(self) -> int:
@@ -173,6 +166,20 @@ class Layout(NamedTuple):
     outs = property(lambda self: self.channels_per_thread)
     parts = property(lambda self: self.channel_groups)
     made = property(lambda self: self.channels_per_block)
+
+
+@functools.lru_cache(4096)
+def _pitch(width, across, row_step, step):
+    """(Words from row to row, whether there are bank conflicts whatever the pitch), for `Layout`.
+
+    The next lane reads ``step`` words further on, in rows that are ``row_step`` apart.
+    """
+    lines = 8 // min(across, 8)  # rows in which eight lanes begin
+    for pitch in range(width, width + 32, 4):
+        banks = {(line * pitch * row_step + lane * step) % 32 for line in range(lines) for lane in range(8 // lines)}
+        if len(banks) == 8:
+            return pitch, False
+    return width, True
 
 
 def _round_up(n, multiple):
