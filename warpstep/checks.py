@@ -55,7 +55,6 @@ def check_limits(
     """
     limits = limits or device.current()
     which = "compute capability {}.{}".format(*limits.compute_capability)
-    ways = {"grid": "use a grid-stride loop", "block": "put more of the threads along x, or use more blocks"}
     for what, sizes, allowed in (("grid", grid, limits.max_grid_dim), ("block", block, limits.max_block_dim)):
         for axis, asked, limit in zip("xyz", sizes, allowed, strict=True):
             if asked < 1:
@@ -64,9 +63,10 @@ def check_limits(
                     "1. Skip the launch where there is nothing to do"
                 )
             if asked > limit:
+                blocks = "use more blocks" if axis == "x" else "put more of the threads along x, or use more blocks"
                 raise LaunchError(
                     f"{name}: {what} dimension {axis} of {asked:,} asked for ({format_dim3(sizes)}); {which} allows "
-                    f"{limit:,}: {ways[what]}"
+                    f"{limit:,}: {'use a grid-stride loop' if what == 'grid' else blocks}"
                 )
     threads = math.prod(block)
     asked = f"{name}: {threads} threads per block ({format_dim3(block)}) asked for"

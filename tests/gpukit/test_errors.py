@@ -45,7 +45,7 @@ def line_of(code):
     ("grid", "block", "shared", "words"),
     [
         (1, (64, 64), 0, ["4096 threads per block", "64 x 64 x 1", "1024", "32 x 32"]),
-        (1, 1025, 0, ["block dimension x of 1,025", "1,024"]),
+        (1, 1025, 0, ["block dimension x of 1,025", "1,024: use more blocks"]),
         (1, [1, 1, 65], 0, ["block dimension z of 65", "64"]),
         ((1, 65_536), 1, 0, ["grid dimension y of 65,536", "65,535", "grid-stride loop"]),
         (2**31, 1, 0, ["grid dimension x of 2,147,483,648", "2,147,483,647"]),
