@@ -23,7 +23,7 @@ from gpukit.conv.last import (
     tiles_last,
     windows_last,
 )
-from gpukit.conv.warpgroups import FORMS, boxes, shared_bytes, warpgroups
+from gpukit.conv.warpgroups import FORMS, Form, boxes, shared_bytes, warpgroups
 from gpukit.conv.windows import Geometry, make_divisor, make_geometry
 from gpukit.intrinsics.tiles.tensor_map import can_describe_windows
 from gpukit.matmul.align import BOTH, LANES, PLAIN, ROWS, align, align_grid
@@ -32,7 +32,8 @@ from gpukit.matmul.fast import SUM_THREADS, Tile, choose_sum
 from gpukit.matmul.formats import ROW
 from gpukit.matmul.maps import movable_map
 from gpukit.matmul.raster import make_order
-from gpukit.matmul.warpgroups import GroupTile
+from gpukit.matmul.rows import WARP_ROWS, rows_bytes
+from gpukit.matmul.warpgroups import GROUP_ROWS, GroupTile
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ
 
@@ -103,6 +104,14 @@ SPLIT_SPEEDS = (
     Speed(GroupTile(64, 128, 1, 4), 1, 0.605, 0.605, 3.4, 1),
     Speed(GroupTile(64, 64, 1, 3, 2), 2, 0.385, 0.43, 2.2, 1),
 )
+#: Windows of a swapped tile, and its out channels at most, by the pieces of an element.
+SWAPPED_ROWS, SWAPPED_COLUMNS = 128, {1: 256, 2: 192}
+#: Microseconds in which a multiprocessor moves 128 bytes to or from its shared memory, which is what limits a step; and
+#: of its first copies, and of the last stores of a column.
+LINE_US, FIRST_US, COLUMN_US = 5.3e-4, 1.5, 0.02
+#: Shared memory of a block, stages of a swapped tile, and columns up to which there is a tile for each multiple of 8,
+#: not only of 16.
+SHARED, MAX_STAGES, FEW_COLUMNS = 226 << 10, 8, 80
 #: Microseconds of the launch that first writes the channels last, and bytes that it moves in one.
 LAST_US, LAST_BYTES = 3.0, 3.4e6
 #: Bytes of such a copy, at most: larger batches are convolved in parts.
@@ -125,12 +134,15 @@ class Choice(NamedTuple):
         Of K.
     written : bool
         Whether the windows are written to memory first, as rows of K: worthwhile where few of them overlap.
+    swapped : bool
+        Whether the rows of tiles are windows, and not out channels.
     """
 
     us: float
     tile: Any
     parts: int
     written: bool = False
+    swapped: bool = False
 
 
 def choose_tile(
@@ -144,7 +156,7 @@ def choose_tile(
     has_groups = device.compute_capability[0] == 9 and pixels > 0
     windows_bytes = prod(geometry.counts) * weight_shape[1] * (2 if half else 8)  # of one sample
     written = has_groups and groups == 1 and not geometry.is_image and windows_bytes <= MAX_COPY
-    ways = narrow, has_groups and can_describe_windows(*windows), written
+    ways = narrow, has_groups and can_describe_windows(*windows), written, geometry.counts[1] > 1
     return _choose_tile(*sizes, groups, pixels, half, last, ways, device.MULTIPROCESSOR_COUNT)
 
 
@@ -152,7 +164,7 @@ def choose_tile(
 def _choose_tile(m, n, channels, taps, groups, pixels, half, last, ways, multiprocessors):
     k, itemsize = channels * taps, 2 if half else 4
     weights, out = groups * m * k, groups * m * n
-    narrow, grouped, written = ways
+    narrow, grouped, written, swaps = ways
     found = [Choice(np.inf, None, 1)]
     if half:
         speeds, nbytes = HALF_SPEEDS, itemsize * (pixels + weights + out)
@@ -166,24 +178,45 @@ def _choose_tile(m, n, channels, taps, groups, pixels, half, last, ways, multipr
         found += (Choice(time + before, tile, parts) for time, tile, parts in tiles)
     form, group_speeds = FORMS["float16" if half else "float32"], GROUP_SPEEDS if half else SPLIT_SPEEDS
     used = min(pixels, groups * n * k)  # strides may pass over pixels
+
+    def grouped_choices(before, row, matrices, nbytes, written):
+        """The choices for products whose rows have so many bytes."""
+        tiles = choices(m, n, row, matrices, multiprocessors, nbytes, group_speeds)
+        yield from (Choice(time + before, tile, parts, written) for time, tile, parts in tiles)
+        if swaps and m % (2 * GROUP_ROWS):
+            speed = swapped_speed(m, form)
+            tiles = choices(n, ceil_div(m, 8) * 8, row, matrices, multiprocessors, nbytes, (speed,))
+            yield from (Choice(time + before, tile, parts, written, True) for time, tile, parts in tiles)
+
     if grouped:
         aligned = half and channels * itemsize % 16 == 0
         row, nbytes = ROW * ceil_div(channels, form.depth), itemsize * (form.pieces * (used + weights) + out)
-        tiles = choices(m, n, taps * row, groups, multiprocessors, nbytes, group_speeds)
         copied = (0 if last and aligned else pixels) + (0 if taps == 1 and aligned else weights)
         before = last_us(copied, itemsize * (1 + form.pieces))
-        found += (Choice(time + before, tile, parts) for time, tile, parts in tiles)
+        found += grouped_choices(before, taps * row, groups, nbytes, False)
     if written:
         windows = form.pieces * n * ceil_div(k, form.unit) * form.unit
         nbytes = itemsize * (windows + form.pieces * weights + out)
-        tiles = choices(m, n, ROW * ceil_div(k, form.depth), 1, multiprocessors, nbytes, group_speeds)
         before = (
             windows / form.pieces / WINDOW_TERMS
             + last_us(used + weights, itemsize)
             + last_us(last * pixels, 2 * itemsize)
         )
-        found += (Choice(time + before, tile, parts, True) for time, tile, parts in tiles)
+        found += grouped_choices(before, ROW * ceil_div(k, form.depth), 1, nbytes, True)
     return min(found, key=lambda choice: choice.us)
+
+
+@functools.cache
+def swapped_speed(m: int, form: Form) -> Speed:
+    """The cost of a tile whose columns are m out channels, or as few of them as several tiles need."""
+    pieces, columns = form.pieces, ceil_div(m, ceil_div(m, SWAPPED_COLUMNS[form.pieces]))
+    unit = 8 if columns <= FEW_COLUMNS else 16  # fewer kernels to compile
+    columns = ceil_div(columns, unit) * unit
+    stage = pieces * (SWAPPED_ROWS + columns) * ROW + 16
+    stages = min((SHARED - rows_bytes(SWAPPED_ROWS // WARP_ROWS)) // stage, MAX_STAGES)
+    tile = GroupTile(SWAPPED_ROWS, columns, SWAPPED_ROWS // GROUP_ROWS, stages)
+    lines = (SWAPPED_ROWS + 2 * columns) * (3 if pieces == 2 else 1) + (SWAPPED_ROWS + columns) * pieces
+    return Speed(tile, 1, LINE_US * lines, LINE_US * lines, FIRST_US + COLUMN_US * columns, 1)
 
 
 def last_us(count: int, nbytes: int) -> float:
@@ -211,7 +244,7 @@ def implicit_launches(convolution: Any, work: Any, chosen: Choice | None = None)
         chosen = choose_tile(x.shape, weight.shape, geometry, groups, half, groups == 1 and lies_last(x))
     if chosen is None or chosen.tile is None:
         raise ValueError(f"algorithm is 'implicit'; it is for kernels of at most {MAX_KERNEL} and small images")
-    _, tile, parts, written = chosen
+    _, tile, parts, written, swapped = chosen
     grouped = isinstance(tile, GroupTile)
     copied = prod(geometry.counts) * weight.shape[1] if written else x.size // x.shape[0]
     at_once = max(1, MAX_COPY // (copied * (2 if half else 8))) if half or grouped else x.shape[0]
@@ -221,7 +254,7 @@ def implicit_launches(convolution: Any, work: Any, chosen: Choice | None = None)
         return [launch for piece in cut for launch in implicit_launches(piece, work, chosen)]
     bias, result = (array.reshape(array.size) for array in (weight if bias is None else bias, out))
     target = result if parts == 1 else work.take("parts", parts * out.size, np.float32)
-    make_grouped = functools.partial(_group_launches, written=written)
+    make_grouped = functools.partial(_group_launches, written=written, swapped=swapped)
     make = make_grouped if grouped else _half_launches if half else _float_launches
     launches = make(convolution, tile, parts, bias, target, work)
     if parts > 1:
@@ -257,7 +290,7 @@ def _half_launches(convolution, tile, parts, bias, target, work):
     return [*launches, (launch, (*(copy.view(np.uint16) for copy in copies), bias, target, *further, chunks))]
 
 
-def _group_launches(convolution, tile, parts, bias, target, work, written):
+def _group_launches(convolution, tile, parts, bias, target, work, written, swapped):
     """[(launch, arguments), ...] of implicit GEMM by warp groups."""
     x, weight, _, _, geometry, groups = convolution
     name = dtype_of(x).name
@@ -271,14 +304,16 @@ def _group_launches(convolution, tile, parts, bias, target, work, written):
     m, n, chunks = weight.shape[0] // groups, x.shape[0] * positions, ceil_div(weight.shape[1], form.depth)
     width = gcd(positions, 16 // dtype_of(target).itemsize) if address_of(target) % 16 == 0 else 1
     width = 0 if positions == 1 else width
-    kernel, nbytes = warpgroups(tile, name, parts > 1, width), shared_bytes(tile, name)
+    kernel, nbytes = warpgroups(tile, name, parts > 1, width, swapped), shared_bytes(tile, name)
     intrinsics.allow_dynamic_shared(kernel, nbytes)
-    (weights, images), (box_of_weights, box_of_images) = operands, boxes(tile, name)
+    (weights, images), (box_of_weights, box_of_images) = operands, boxes(tile, name, swapped)
     maps = (
         movable_map(weights, box_of_weights, work),
         movable_map(images, box_of_images, work, _windows_of(geometry)),
     )
-    order = make_order(ceil_div(m, tile.rows), ceil_div(n, tile.columns), taps * chunks, parts, groups)
+    extents = (n, m) if swapped else (m, n)
+    down, across = (ceil_div(extent, of) for extent, of in zip(extents, tile[:2], strict=True))
+    order = make_order(down, across, taps * chunks, parts, groups)
     sizes = m, n, groups, x.shape[0], weights.shape[2] // form.pieces, convolution.bias is not None
     blocks = min(int(order.tiles), cuda.get_current_device().MULTIPROCESSOR_COUNT * tile.resident)
     launch = configure_quietly(kernel, blocks, tile.threads, work.stream, nbytes)

@@ -75,15 +75,16 @@ class Form(NamedTuple):
 FORMS = {"float16": Form(types.float16, 64, 16, 1, 32), "float32": Form(float32, 32, 8, 2, 32)}
 
 
-def boxes(tile, name: str) -> tuple[tuple, tuple]:
+def boxes(tile, name: str, swapped: bool) -> tuple[tuple, tuple]:
     """The boxes of the maps of the weights (out channels, taps, channels) and of the images (windows, channels)."""
     depth = FORMS[name].depth
-    return (tile.rows, 1, depth), (tile.columns, depth)
+    outs, windows = (tile.columns, tile.rows) if swapped else (tile.rows, tile.columns)
+    return (outs, 1, depth), (windows, depth)
 
 
 def _pipeline_bytes(tile, name):
     """Bytes of all stages and their barriers."""
-    return tile.stages * (FORMS[name].pieces * tile.stage_bytes + 16)
+    return tile.stages * (FORMS[name].pieces * (tile.rows + tile.columns) * ROW + 16)
 
 
 def shared_bytes(tile, name: str) -> int:
@@ -92,7 +93,7 @@ def shared_bytes(tile, name: str) -> int:
 
 
 @functools.cache
-def warpgroups(tile, name, parts, width):
+def warpgroups(tile, name, parts, width, swapped=False):
     """Make the kernel of a convolution whose operands have their channels last.
 
     Parameters
@@ -105,6 +106,9 @@ def warpgroups(tile, name, parts, width):
     width : int
         Elements of ``out`` stored at a time, up to 16 bytes: 8, 4, 2 or 1, a divisor of OH OW. If it is more than 1,
         ``out`` is an array of uint32. 0 if OH OW is 1: neighbours in ``out`` are then out channels, not windows.
+    swapped : bool
+        Whether the rows of tiles are windows, and their columns out channels: there may be any multiple of 8 of these.
+        OH OW is more than 1.
 
     Returns
     -------
@@ -117,11 +121,12 @@ def warpgroups(tile, name, parts, width):
     rows, columns, groups, stages, *_ = tile
     element, depth, _, pieces, _ = FORMS[name]
     shape_a, shape_b = (stages * pieces, rows, depth), (stages * pieces, columns, depth)
-    stage_bytes = pieces * tile.stage_bytes
+    stage_bytes = pieces * (rows + columns) * ROW
     b_at, full_at = stages * pieces * rows * ROW, stages * stage_bytes
     free_at, rows_at = full_at + 8 * stages, _pipeline_bytes(tile, name)
-    following, first_sums, multiply = make_following(stages), make_first_sums(columns), make_multiply(columns, name)
-    store = make_store(tile, float32 if parts else element, width, rows_at, 0)
+    following, multiply = make_following(stages), make_multiply(columns, name)
+    first_sums = make_swapped_sums(columns) if swapped else make_first_sums(columns)
+    store = (make_swapped_store if swapped else make_store)(tile, float32 if parts else element, width, rows_at, 0)
     # Three groups have 168 registers a thread, the most there are. Those with 128 sums a thread can use more.
     gives, pending = tile.threads == 3 * GROUP and pieces * columns >= 256, pieces == 1
 
@@ -149,7 +154,8 @@ def warpgroups(tile, name, parts, width):
                 while number < order.tiles:
                     z, part, row, col, step, last = place(number, order)
                     row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
-                    image, top, left = find_corner(geometry, col)
+                    own_out, window = (col, row) if swapped else (row, col)
+                    image, top, left = find_corner(geometry, window)
                     while step < last:
                         mbarrier_wait(free, stage, parity)
                         mbarrier_expect(full, stage, stage_bytes)
@@ -159,9 +165,13 @@ def warpgroups(tile, name, parts, width):
                         for piece in range(pieces):
                             to = stage * uint32(pieces) + uint32(piece), 0, 0
                             channel = uint32(chunk * depth + uint32(piece) * padded)
-                            copy_tensor(tiles_a, to, weights, (z * m + row, tap, channel), full, stage)
-                            first = z * samples + image, top, left, channel
-                            copy_windows(tiles_b, to, images, first, pixel, full, stage)
+                            outs, first = (z * m + own_out, tap, channel), (z * samples + image, top, left, channel)
+                            if swapped:
+                                copy_windows(tiles_a, to, images, first, pixel, full, stage)
+                                copy_tensor(tiles_b, to, weights, outs, full, stage)
+                            else:
+                                copy_tensor(tiles_a, to, weights, outs, full, stage)
+                                copy_windows(tiles_b, to, images, first, pixel, full, stage)
                         stage, parity = following(stage, parity)
                         step = uint32(step + uint32(1))
                     number = uint32(number + uint32(cuda.gridDim.x))
@@ -173,7 +183,7 @@ def warpgroups(tile, name, parts, width):
                 z, part, row, col, step, last = place(number, order)
                 row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
                 my_row, first = uint32(row + tid // uint32(32) * uint32(WARP_ROWS)), step
-                sums = first_sums(bias, z * m, my_row, m, biased != 0 and part == 0)
+                sums = first_sums(bias, z * m, col if swapped else my_row, m, biased != 0 and part == 0)
                 while step < last:
                     mbarrier_wait(full, stage, parity)
                     sums = multiply(sums, tiles_a, tiles_b, stage, group)
@@ -267,6 +277,24 @@ def make_first_sums(columns):
 
 
 @functools.cache
+def make_swapped_sums(columns):
+    """Make the device function that gives what a lane's sums begin with if out channels are columns."""
+    rest = make_swapped_sums(columns - 8) if columns > 8 else None
+
+    @cuda.jit(device=True, forceinline=True)
+    def swapped_sums(bias, first, col, m, biased):
+        own = uint32(col + uint32(cuda.threadIdx.x) % uint32(4) * uint32(2))
+        beside = uint32(own + uint32(1))
+        a = float32(bias[first + own]) if biased and own < m else float32(0)
+        b = float32(bias[first + beside]) if biased and beside < m else float32(0)
+        if rest is None:
+            return a, b, a, b
+        return (a, b, a, b) + rest(bias, first, uint32(col + uint32(8)), m, biased)
+
+    return swapped_sums
+
+
+@functools.cache
 def make_repeat(count):
     """Make the device function that repeats a tuple so many times."""
     if count == 1:
@@ -299,14 +327,10 @@ def make_store(tile, element, width, rows_at, col):
 
 
 @functools.cache
-def make_store_rows(element, columns, width):
-    """Make the device function by which a warp stores its rows in shared memory, ``width`` windows at a time."""
-    if width == 0:
-        return make_store_columns(columns)
+def make_store_one(element, width):
+    """Make the device function that stores ``width`` elements of a row in shared memory."""
     size = element.bitwidth // 8
-    lanes, per_word = columns // width, max(1, 4 // size)
-    at_once, nbytes = max(1, 32 // lanes), width * size
-    lanes_at_once = min(lanes, 32)
+    per_word, nbytes = max(1, 4 // size), width * size
 
     @cuda.jit(device=True, forceinline=True)
     def store_one(out, rows, words, at, r, c):
@@ -320,6 +344,17 @@ def make_store_rows(element, columns, width):
             out[at // uint64(per_word)] = words[r, c // uint32(per_word)]
         else:
             out[at] = rows[r, c]
+
+    return store_one
+
+
+@functools.cache
+def make_store_rows(element, columns, width):
+    """Make the device function by which a warp stores its rows in shared memory, ``width`` windows at a time."""
+    if width == 0:
+        return make_store_columns(columns)
+    lanes = columns // width
+    at_once, lanes_at_once, store_one = max(1, 32 // lanes), min(lanes, 32), make_store_one(element, width)
 
     @cuda.jit(device=True, forceinline=True)
     def store_rows(out, rows, words, of_part, place, further, positions):
@@ -357,3 +392,60 @@ def make_store_columns(columns):
                 out[of_part + uint64(uint32(sample * groups) + group) * m + row + r] = rows[first + r, c]
 
     return store_columns
+
+
+#: Out channels that a warp stores at a time if they are columns, and bytes more in each of their rows of 16 windows.
+OUTS, OUT_PADS = 32, {2: 16, 4: 16}
+
+
+@functools.cache
+def make_swapped_store(tile, element, width, rows_at, col):
+    """Make the device function by which a warp stores its 16 windows, from out channel ``col`` of the tile on."""
+    least, size = min(OUTS, tile.columns - col), element.bitwidth // 8
+    pitch, count, per_word = WARP_ROWS + OUT_PADS[size] // size, least // 2, max(1, 4 // size)
+    shape, words_shape = (4 * tile.groups * OUTS, pitch), (4 * tile.groups * OUTS, pitch // per_word)
+    lanes = WARP_ROWS // width
+    at_once, put, store_one = 32 // lanes, make_put(element, least), make_store_one(element, width)
+    ends = col + least == tile.columns
+    rest = nothing if ends else make_swapped_store(tile, element, width, rows_at, col + least)
+
+    @cuda.jit(device=True, forceinline=True)
+    def store(out, memory, sums, of_part, place, positions):
+        rows, words = view_at(memory, rows_at, shape, element), view_at(memory, rows_at, words_shape, uint32)
+        group, groups, row, first_out, m, n = place
+        tid = uint32(cuda.threadIdx.x)
+        first, lane = tid // uint32(32) * uint32(OUTS), tid % uint32(32)
+        cuda.syncwarp()
+        put(rows, uint32(first + lane % uint32(4) * uint32(2)), lane // uint32(4), sums[:count])
+        cuda.syncwarp()
+        window = lane % uint32(lanes) * uint32(width)
+        own = uint32(row + window)
+        if own < n:
+            sample, position = divided(own, positions)
+            plane = of_part + uint64(uint32(sample * groups) + group) * m * positions.value + position
+            for i in range(0, least, at_once):
+                further = lane // uint32(lanes) + uint32(i)
+                channel = uint32(first_out + uint32(col) + further)
+                if further < uint32(least) and channel < m:
+                    at = plane + uint64(channel) * positions.value
+                    store_one(out, rows, words, at, first + further, window)
+        rest(out, memory, sums[count:], of_part, place, positions)
+
+    return store
+
+
+@functools.cache
+def make_put(element, columns):
+    """Make the device function by which a lane writes its sums to shared memory, the windows of an out channel in a
+    row.
+    """
+    rest = make_put(element, columns - 8) if columns > 8 else nothing
+
+    @cuda.jit(device=True, forceinline=True)
+    def put(rows, first, r, sums):
+        below, beside = uint32(r + uint32(8)), uint32(first + uint32(1))
+        rows[first, r], rows[beside, r] = element(sums[0]), element(sums[1])
+        rows[first, below], rows[beside, below] = element(sums[2]), element(sums[3])
+        rest(rows, uint32(first + uint32(8)), r, sums[4:])
+
+    return put
