@@ -20,7 +20,8 @@ from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
 from gpukit.conv import columns as column_kernels
 from gpukit.conv.columns import VARIANTS, choose, is_wide
-from gpukit.conv.cost import DIRECT, WORKSPACE, Convolution, choose_algorithm, direct_launch
+from gpukit.conv.cost import DIRECT, WORKSPACE, Convolution, choose_algorithm, depthwise_reads_last, direct_launch
+from gpukit.conv.fourier import fourier_launches
 from gpukit.conv.gemm import first_launch, implicit_launches, lies_last, reads_last, takes_first
 from gpukit.conv.windows import DTYPES, Geometry, check_out, check_shape, check_size, make_geometry, pair
 from warpstep.limits import MAX_GRID_YZ
@@ -42,12 +43,18 @@ __all__ = [
 ]
 
 #: What ``conv2d`` takes as ``algorithm``, besides "auto": the matrix product of windows, in memory and on the way, the
-#: kernel for groups of one channel, the fastest direct kernel for the shape, and each direct kernel by name.
-ALGORITHMS = ("im2col", "implicit", "depthwise", "direct", *DIRECT)
+#: product of spectra, the kernel for groups of one channel, the fastest direct kernel for the shape, and each direct
+#: kernel by name.
+ALGORITHMS = ("im2col", "implicit", "fourier", "depthwise", "direct", *DIRECT)
 CONV_DTYPES = (np.float16, np.float32, np.float64)
 #: Dtypes of most kernels, which sum float16 in float32, and of those that take others.
 DIRECT_DTYPES = np.float16, np.float32
-ALLOWED = {"auto": CONV_DTYPES, "im2col": (np.float32, np.float64), "depthwise": CONV_DTYPES}
+ALLOWED = {
+    "auto": CONV_DTYPES,
+    "im2col": (np.float32, np.float64),
+    "fourier": (np.float32, np.float64),
+    "depthwise": CONV_DTYPES,
+}
 #: What ``col2im`` does with its result.
 REQUESTS = ("write", "inplace", "add", "null")
 
@@ -341,7 +348,8 @@ def conv2d(
     "im2col" writes the windows of a few samples at a time to a workspace. The result of each sample and group is the
     product of the weights, M x K, and that group's columns, K x OH OW, for M = O / groups out channels and K = C /
     groups KH KW. Where windows are single pixels, the image itself is the matrix. "implicit" is the same product, of
-    all samples at once, whose columns exist in shared memory only. The direct kernels need no memory.
+    all samples at once, whose columns exist in shared memory only. "fourier" multiplies the spectra of the kernel and
+    of tiles of the images, which takes fewer operations if the kernel is large. The direct kernels need no memory.
 
     Parameters
     ----------
@@ -356,17 +364,19 @@ def conv2d(
     groups : int, 1 or more
         The out channels of a group depend on the channels of x in that group only.
     algorithm : str
-        One of ``ALGORITHMS``, or "auto": "direct", "implicit" or "im2col", whichever a cost model expects to be
-        fastest. "im2col" is not for float16, and float64 is for "im2col" and "depthwise" only. "implicit" takes
-        kernels of up to 16 rows and 15 columns, and on compute capability 9.0 larger ones, too, if there is one group.
-        It uses tensor cores for float16, and on compute capability 9.0, where that is faster, for float32 too: each
-        number is split into two of TF32. Errors stay as small as those of sums in float32, but sums of large integers
-        may be off in the last place, and an infinity in a window may become NaN. "depthwise" is for several groups of
-        one channel of x and kernels of up to 49 values. "direct" is the fastest direct kernel, "depthwise" where it can
-        be. Where a value has 100 terms or more and the kernel 5 columns or more, neighbours may share products
-        ("paired"): errors are somewhat larger, and an infinity may become NaN, too. "naive" to "paired" are the direct
-        kernels by name, for learners; "paired" needs a kernel of 2 columns or more, and a stride and dilation of 1
-        along rows.
+        One of ``ALGORITHMS``, or "auto": "direct", "implicit", "fourier" or "im2col", whichever a cost model expects to
+        be fastest. "im2col" and "fourier" are not for float16, and float64 is for these two and "depthwise". "implicit"
+        takes kernels of up to 16 rows and 15 columns, and on compute capability 9.0 larger ones, too, if there is one
+        group. It uses tensor cores for float16, and on compute capability 9.0, where that is faster, for float32 too:
+        each number is split into two of TF32. Errors stay as small as those of sums in float32, but sums of large
+        integers may be off in the last place, and an infinity in a window may become NaN. "fourier" is for one group
+        and kernels of up to 29 x 29 pixels, gaps included. Its errors are those of sums in the operands' dtype as long
+        as the values of an image are alike: they are relative to the largest ones within 32 x 32 pixels, where an
+        infinity makes all results NaN. "depthwise" is for several groups of one channel of x and kernels of up to 49
+        values. "direct" is the fastest direct kernel, "depthwise" where it can be. Where a value has 100 terms or more
+        and the kernel 5 columns or more, neighbours may share products ("paired"): errors are somewhat larger, and an
+        infinity may become NaN, too. "naive" to "paired" are the direct kernels by name, for learners; "paired" needs a
+        kernel of 2 columns or more, and a stride and dilation of 1 along rows.
     out : array of shape (N, O, OH, OW), optional
         Same kind and dtype. On the device it must not share memory with the others.
     workspace : device array of one dimension, optional
@@ -412,7 +422,9 @@ def _convolution(problem):
     if cuda.is_cuda_array(x):
         x = as_device_array(x)
     before = []
-    if not (algorithm == "implicit" and reads_last(x, weight.shape, geometry, groups)):
+    ways = {"implicit": reads_last, "depthwise": depthwise_reads_last, "direct": depthwise_reads_last}
+    reads = ways.get(algorithm)
+    if reads is None or not reads(x, weight.shape, geometry, groups):
         if takes_first(x):
             x, launch = first_launch(x, problem.work)
             before.append(launch)
@@ -552,6 +564,8 @@ def _launches(algorithm: str, convolution: Convolution, workspace: Any, work: Wo
     """[(launch, arguments), ...] of one convolution."""
     if algorithm == "implicit":
         return implicit_launches(convolution, work)
+    if algorithm == "fourier":
+        return fourier_launches(convolution, work)
     if algorithm != "im2col":
         return [direct_launch(algorithm, convolution, work.stream)]
     x, weight, bias, out, geometry, groups = convolution

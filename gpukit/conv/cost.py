@@ -8,12 +8,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpukit import intrinsics, matmul
-from gpukit._host.arrays import address_of, configure_quietly, dtype_of
-from gpukit.backend import cuda, float32, float64
+from gpukit._host.arrays import address_of, configure_quietly, dtype_of, window
+from gpukit.backend import cuda, float32, float64, types
 from gpukit.conv import ladder
-from gpukit.conv.depthwise import MAX_RUN, MAX_TAPS, THREADS, depthwise
+from gpukit.conv.depthwise import (
+    LAST_THREADS,
+    MAX_RUN,
+    MAX_TAPS,
+    THREADS,
+    depthwise,
+    depthwise_last,
+    make_tiling,
+)
 from gpukit.conv.fast import Layout, specialised
-from gpukit.conv.gemm import choose_tile, last_us, takes_implicit
+from gpukit.conv.fourier import fourier_us, takes_fourier
+from gpukit.conv.gemm import choose_tile, last_us, lies_last, takes_implicit
 from gpukit.conv.ladder import LADDER, Sizes
 from gpukit.conv.windows import Geometry, covered, make_divisor
 from gpukit.matmul.cost import half_kind, tensor_time
@@ -25,6 +34,7 @@ __all__ = [
     "WORKSPACE",
     "Convolution",
     "choose_algorithm",
+    "depthwise_reads_last",
     "direct_launch",
     "expected",
     "is_wide",
@@ -50,6 +60,8 @@ MATMUL_TIME_FACTOR, MATMUL_EXTRA_US, DIRECT_TIME_FACTOR = 1.08, 1.5, 0.88
 NAIVE_BLOCK, MAX_BLOCKED_CHANNELS = (32, 8), 8
 #: Values of a depthwise result from which a thread has several; rows from one value of the kernel to the next, at most.
 DEPTHWISE_MANY, MAX_DILATION = 1 << 20, 4
+#: Bytes of a tile of an image with its channels last, at most.
+MAX_TILE = 96 << 10
 
 
 class Convolution(NamedTuple):
@@ -85,7 +97,12 @@ def choose_algorithm(
     if 0 in (*x_shape, weight_shape[0]):
         return "direct" if half else "im2col"
     if dtype == np.float64:
-        return "depthwise" if _is_depthwise(x_shape, weight_shape, geometry, groups) else "im2col"
+        if _is_depthwise(x_shape, weight_shape, geometry, groups):
+            return "depthwise"
+        if not takes_fourier(x_shape, weight_shape, geometry, groups):
+            return "im2col"
+        product = _predict_im2col(x_shape, weight_shape, geometry, groups, dtype)
+        return "fourier" if fourier_us(x_shape, weight_shape, geometry, dtype) < product else "im2col"
     times = expected(x_shape, weight_shape, geometry, groups, half, last, biased)
     return min(times, key=times.__getitem__)
 
@@ -116,16 +133,18 @@ def expected(
     if half and (biased or not geometry.is_image):
         return times
     predict_product = _predict_half_product if half else _predict_im2col
+    if not half and takes_fourier(x_shape, weight_shape, geometry, groups):
+        times["fourier"] = before + fourier_us(x_shape, weight_shape, geometry)
     before += last_us(biased * x_shape[0] * weight_shape[0] * geometry.counts[1], 8)
     return times | {"im2col": before + predict_product(x_shape, weight_shape, geometry, groups)}
 
 
-def _predict_im2col(x_shape, weight_shape, geometry, groups):
+def _predict_im2col(x_shape, weight_shape, geometry, groups, dtype: Any = np.float32):
     """Microseconds of im2col and the matrix products."""
     (taps, positions), samples = geometry.counts, x_shape[0]
     m, k = weight_shape[0] // groups, weight_shape[1] * taps
-    product = matmul.predicted_time(m, positions, k, samples * groups)
-    nbytes = 0 if geometry.is_image else 4 * samples * groups * k * positions
+    product = matmul.predicted_time(m, positions, k, samples * groups, dtype)
+    nbytes = 0 if geometry.is_image else np.dtype(dtype).itemsize * samples * groups * k * positions
     launches = min(samples, ceil_div(nbytes, WORKSPACE))
     return MATMUL_EXTRA_US + MATMUL_TIME_FACTOR * (product + launches * LAUNCH_US + nbytes / IM2COL_SPEED)
 
@@ -179,14 +198,44 @@ def _is_depthwise(x_shape, weight_shape, geometry, groups):
 
 def _launch_depthwise(convolution, stream):
     """Make (launch, arguments), with several values to a thread where there are enough of them."""
-    x, weight, bias, out, geometry, _ = convolution
+    x, weight, bias, out, geometry, groups = convolution
     run = MAX_RUN if out.size >= DEPTHWISE_MANY else 1
+    if depthwise_reads_last(x, weight.shape, geometry, groups):
+        return _launch_depthwise_last(convolution, stream)
     sizes, threads = _sizes(convolution, (run, 1), 1, False)
     total = float64 if dtype_of(x) == np.float64 else float32
     kernel = depthwise(tuple(map(int, weight.shape[2:])), *_steps(geometry), run, total)
     launch = configure_quietly(kernel, ceil_div(threads, THREADS), THREADS, stream)
     arrays = (array.reshape(array.size) for array in (x, weight, weight if bias is None else bias, out))
     return launch, (*arrays, sizes)
+
+
+def depthwise_reads_last(x: Any, weight_shape: tuple, geometry: Geometry, groups: int) -> bool:
+    """Whether a depthwise kernel reads images in place, with their channels last."""
+    if not _is_depthwise(x.shape, weight_shape, geometry, groups) or not lies_last(x) or x.is_c_contiguous():
+        return False
+    itemsize, aligned = dtype_of(x).itemsize, address_of(x) % 16 == 0 and groups * dtype_of(x).itemsize % 16 == 0
+    if weight_shape[0] != groups or not aligned or itemsize > 4:
+        return False
+    return _tiling(x.shape, weight_shape, geometry, itemsize, False)[2] <= MAX_TILE
+
+
+def _tiling(x_shape, weight_shape, geometry, itemsize, biased):
+    kernel = tuple(map(int, weight_shape[2:]))
+    return make_tiling(x_shape[1], geometry.out_size, kernel, _steps(geometry), itemsize, biased)
+
+
+def _launch_depthwise_last(convolution, stream):
+    """Make (launch, arguments) for images with their channels last."""
+    x, weight, bias, out, geometry, _ = convolution
+    dtype = dtype_of(x)
+    tiling, blocks, nbytes = _tiling(x.shape, weight.shape, geometry, dtype.itemsize, bias is not None)
+    element = types.float16 if dtype == np.float16 else float32
+    kernel = depthwise_last(tuple(map(int, weight.shape[2:])), *_steps(geometry), element)
+    intrinsics.allow_dynamic_shared(kernel, nbytes)
+    launch = configure_quietly(kernel, x.shape[0] * blocks, LAST_THREADS, stream, nbytes)
+    arrays = (array.reshape(array.size) for array in (weight, weight if bias is None else bias, out))
+    return launch, (window(x, dtype, x.size), *arrays, geometry, tiling)
 
 
 def launch_blocked(convolution: Convolution, pixels: int, stream: Any = 0) -> tuple:
@@ -401,8 +450,6 @@ def _rank(how, images, channels, out_channels, out_size, multiprocessors):
     times = np.where((times > COMPUTE_BOUND_US) & ~table.paired, times * (1 + BANK_COST / table.run), times)
     # The model leaves out that sets of warps wait for each other.
     times *= 1 + SPLIT_PENALTY * (table.split - 1)
-    # Nothing is gained by threads that lie outside of the image, or by out channels that do not exist.
-    times[(table.cols - table.run >= out_size[1]) | (table.spare(out_channels) > 0)] *= 2
     # Many blocks of a warp or two copy more pixels than they compute on; nor need four sets of warps share channels.
     blocks = _blocks(table, images, out_channels, out_size)
     many = blocks > MANY_BLOCKS * multiprocessors
@@ -410,9 +457,11 @@ def _rank(how, images, channels, out_channels, out_size, multiprocessors):
     # Of those that are about as fast: many out channels to a block and many threads, which share what they copy, but
     # not at the price of multiprocessors that have no block.
     blocks = np.minimum(blocks, multiprocessors)
-    near, shared = times <= ABOUT_AS_FAST * times.min(), np.minimum(table.channels_per_block, out_channels)
+    # Nothing is gained by threads that lie outside of the image, or by out channels that do not exist.
+    ranked = times * np.where((table.cols - table.run >= out_size[1]) | (table.spare(out_channels) > 0), 2, 1)
+    near, shared = ranked <= ABOUT_AS_FAST * ranked.min(), np.minimum(table.channels_per_block, out_channels)
     ties = (table.threads / table.split, blocks, shared)
-    order = np.lexsort((times, *(np.where(near, -best, 0) for best in ties)))
+    order = np.lexsort((ranked, *(np.where(near, -best, 0) for best in ties)))
     return [(float(times[i]), layouts[i]) for i in order[:MAX_LISTED]]
 
 

@@ -1,11 +1,16 @@
 """Depthwise convolution, at the speed of memory: each out channel sees one in channel."""
 
 import functools
+from typing import NamedTuple
 
-from gpukit.backend import cuda, uint32, uint64
-from gpukit.conv.windows import covered, divided
+import numpy as np
 
-__all__ = ["MAX_TAPS", "MAX_RUN", "THREADS", "depthwise"]
+from gpukit.backend import cuda, float32, types, uint32, uint64
+from gpukit.conv.windows import Divisor, covered, divided, make_divisor
+from gpukit.intrinsics import commit_copies, copy_async4, copy_async8, load4, wait_copies
+from warpstep.integers import ceil_div
+
+__all__ = ["MAX_TAPS", "MAX_RUN", "THREADS", "Tiling", "depthwise", "depthwise_last", "make_tiling"]
 
 #: Values of the kernel, all of which a thread holds in registers, and neighbouring values of a thread, at most.
 MAX_TAPS, MAX_RUN = 49, 4
@@ -58,3 +63,138 @@ def depthwise(kernel, stride, dilation, run, total):
                 out[to + uint64(i) * sizes.out_w] = sums[i]
 
     return depthwise
+
+
+# -- images whose channels are last ----------------------------------------------------------------
+
+#: Threads of a block of `depthwise_last`; columns and values of its tile, at most, and channels that it may have.
+LAST_THREADS, MAX_COLUMNS, MAX_VALUES, CHANNELS = 128, 32, 4096, (16, 32, 64)
+
+
+class Tiling(NamedTuple):
+    """The tiles of `depthwise_last`, as the kernel needs them."""
+
+    rows: np.uint32  # of the result that a block computes
+    columns: Divisor
+    strips: Divisor  # of a channel: values of ``MAX_RUN`` rows
+    channels: np.uint32
+    pitch: np.uint32  # elements from one pixel in shared memory to the next
+    units: Divisor  # of 16 bytes of a pixel
+    pixels: np.uint32  # of the tile of the image
+    across: Divisor  # of them in a row
+    tiles_w: Divisor
+    tiles_h: Divisor
+    chunks: Divisor  # tiles along the channels
+    all_channels: np.uint32
+    biased: np.bool_
+
+
+def make_tiling(channels: int, out_size: tuple, kernel: tuple, steps: tuple, itemsize: int, biased: bool):
+    """Make the Tiling for images of so many channels; return it, the blocks of an image, and bytes of shared memory."""
+    (out_h, out_w), ((stride_h, stride_w), (dilation_h, dilation_w)) = out_size, steps
+    tiles_w = ceil_div(out_w, MAX_COLUMNS)
+    columns = ceil_div(out_w, tiles_w) if tiles_w == 1 else MAX_COLUMNS
+    held = next((n for n in CHANNELS if 4 * MAX_RUN * columns * n >= MAX_VALUES // 2 or n >= channels), CHANNELS[-1])
+    most = max(1, MAX_VALUES // (columns * held * MAX_RUN))
+    rows = MAX_RUN * min(most, ceil_div(out_h, MAX_RUN))
+    tiles = ceil_div(out_h, rows), ceil_div(out_w, columns), ceil_div(channels, held)
+    down, across = covered(rows, stride_h, kernel[0], dilation_h), covered(columns, stride_w, kernel[1], dilation_w)
+    unit = 16 // itemsize
+    pitch = held + unit
+    tiling = Tiling(
+        rows=np.uint32(rows),
+        columns=make_divisor(columns),
+        strips=make_divisor(rows // MAX_RUN * columns),
+        channels=np.uint32(held),
+        pitch=np.uint32(pitch),
+        units=make_divisor(held // unit),
+        pixels=np.uint32(down * across),
+        across=make_divisor(across),
+        tiles_w=make_divisor(tiles[1]),
+        tiles_h=make_divisor(tiles[0]),
+        chunks=make_divisor(tiles[2]),
+        all_channels=np.uint32(channels),
+        biased=np.bool_(biased),
+    )
+    return tiling, tiles[0] * tiles[1] * tiles[2], down * across * pitch * itemsize
+
+
+@functools.cache
+def depthwise_last(kernel, stride, dilation, element):
+    """Make the kernel ``depthwise_last[blocks, LAST_THREADS, stream, nbytes](x, weight, bias, out, geometry, tiling)``
+    for flat arrays: images with their channels last, of which there is a multiple of 4, with rows of a multiple of 16
+    bytes, and a result with its channels first.
+
+    A block copies a tile of an image to shared memory, some channels of it. A thread then computes four channels of
+    ``MAX_RUN`` values below one another.
+    """
+    (kernel_h, kernel_w), (stride_h, stride_w), (dilation_h, dilation_w), run = kernel, stride, dilation, MAX_RUN
+    rows, taps, half = covered(run, stride_h, kernel_h, dilation_h), kernel_h * kernel_w, element == types.float16
+    copy, unit = (copy_async8, 8) if half else (copy_async4, 4)
+    most, size = CHANNELS[-1], taps * CHANNELS[-1]
+
+    @cuda.jit
+    def depthwise_last(x, weight, bias, out, geometry, tiling):
+        tile, weights = cuda.shared.array(0, element, alignment=16), cuda.shared.array(size, float32, alignment=16)
+        pixels, sums = cuda.local.array((rows, 4), float32), cuda.local.array((run, 4), float32)
+        tid = uint32(cuda.threadIdx.x)
+        block, chunk = divided(uint32(cuda.blockIdx.x), tiling.chunks)
+        block, tile_w = divided(block, tiling.tiles_w)
+        sample, tile_h = divided(block, tiling.tiles_h)
+        first = uint32(chunk * tiling.channels)
+        from_row, from_col = uint32(tile_h * tiling.rows), uint32(tile_w * tiling.columns.value)
+        top = uint32(from_row * uint32(stride_h) - geometry.padding_h)
+        left = uint32(from_col * uint32(stride_w) - geometry.padding_w)
+        image = uint64(sample) * uint64(geometry.pixels.value)
+        i = tid
+        while i < tiling.pixels * tiling.units.value:
+            pixel, own = divided(i, tiling.units)
+            r, c = divided(pixel, tiling.across)
+            row, col, channel = uint32(top + r), uint32(left + c), uint32(first + own * uint32(unit))
+            inside = (row < geometry.height) & (col < geometry.width.value) & (channel < tiling.all_channels)
+            at = (image + uint32(row * geometry.width.value + col)) * uint64(tiling.all_channels) + channel
+            copy(tile, uint64(uint32(pixel * tiling.pitch + own * uint32(unit))), x, at, inside)
+            i = uint32(i + uint32(LAST_THREADS))
+        commit_copies()
+        i = tid
+        while i < uint32(taps) * tiling.channels:
+            c, tap = i // uint32(taps), i % uint32(taps)
+            has = first + c < tiling.all_channels
+            weights[tap * uint32(most) + c] = float32(weight[uint32(first * uint32(taps) + i)]) if has else float32(0)
+            i = uint32(i + uint32(LAST_THREADS))
+        wait_copies(0)
+        cuda.syncthreads()
+        i = tid
+        while i < tiling.channels // uint32(4) * tiling.strips.value:
+            quad, strip = divided(i, tiling.strips)
+            r, c = divided(strip, tiling.columns)
+            quad, down = uint32(uint32(4) * quad), uint32(r * uint32(run))
+            channel, right = uint32(first + quad), uint32(from_col + c)
+            base = uint32(down * uint32(stride_h) * tiling.across.value + c * uint32(stride_w))
+            for j in range(run):
+                for e in range(4):
+                    sums[j, e] = float32(0)
+            for kw in range(kernel_w):
+                for j in range(rows):
+                    pixel = uint32(base + uint32(j) * tiling.across.value + uint32(kw * dilation_w))
+                    near = load4(tile, uint64(uint32(pixel * tiling.pitch + quad)))
+                    for e in range(4):
+                        pixels[j, e] = float32(near[e])
+                for kh in range(kernel_h):
+                    near = load4(weights, uint64(uint32((kh * kernel_w + kw) * most) + quad))
+                    for j in range(run):
+                        for e in range(4):
+                            sums[j, e] += pixels[j * stride_h + kh * dilation_h, e] * near[e]
+            down = uint32(from_row + down)
+            if right < geometry.out_w.value and channel < tiling.all_channels:
+                plane = uint64(sample * tiling.all_channels + channel) * uint64(geometry.positions.value)
+                for e in range(4):
+                    extra = float32(bias[channel + uint32(e)]) if tiling.biased else float32(0)
+                    for j in range(run):
+                        if uint32(down + uint32(j)) < geometry.out_h:
+                            at = plane + uint32(uint32(down + uint32(j)) * geometry.out_w.value + right)
+                            out[at] = sums[j, e] + extra
+                    plane += uint64(geometry.positions.value)
+            i = uint32(i + uint32(LAST_THREADS))
+
+    return depthwise_last

@@ -246,10 +246,10 @@ def _time_to_add(tile, itemsize, results, parts):
 
 
 def predicted_time(m: int, n: int, k: int, batch: int = 1, dtype: DTypeLike = np.float32) -> float:
-    """Predict the microseconds of a product by the best tile: of float32 with K in one part, or of float16.
+    """Predict the microseconds of a product by the best tile: of float32 or float64 with K in one part, or of float16.
 
     TypeError or ValueError unless all sizes are ints, ``k`` from 0 on, the others from 1 on, to 2**31 - 1, and
-    ``dtype`` is one of the two.
+    ``dtype`` is one of the three.
 
     Examples
     --------
@@ -261,9 +261,11 @@ def predicted_time(m: int, n: int, k: int, batch: int = 1, dtype: DTypeLike = np
         check_int("k", k, 0, MAX_SIZE),
     )
     device = cuda.get_current_device()
-    if check_dtype("dtype", dtype, (np.float32, np.float16)) == np.float16:
+    dtype = check_dtype("dtype", dtype, (np.float32, np.float16, np.float64))
+    if dtype == np.float16:
         return tensor_time(m, n, 2 * max(k, 1), batch, device.MULTIPROCESSOR_COUNT, half_kind())
-    return min(predict(speed, m, n, k, batch, 1, device.MULTIPROCESSOR_COUNT) for speed in SPEEDS)
+    speeds = DOUBLE_SPEEDS if dtype == np.float64 else SPEEDS
+    return min(predict(speed, m, n, k, batch, 1, device.MULTIPROCESSOR_COUNT) for speed in speeds)
 
 
 def half_kind() -> str:

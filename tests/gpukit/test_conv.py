@@ -13,6 +13,7 @@ from gpukit._host.arrays import device_array_of
 from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
 from gpukit.conv import api, columns, cost, gemm, windows
+from gpukit.conv.warpgroups import FORMS
 
 #: Examples of tests that compile a kernel for each: on a GPU that takes seconds.
 FEW = (lambda count: count // 12) if gpukit.on_gpu() else (lambda count: count)
@@ -199,21 +200,35 @@ def tolerance(exact, size, terms, dtype):
 @example(((2, 0, 8, 19), {"kernel_size": (2, 4), **PLAIN}), np.float16, "paired", 2, (3, 2), True)
 @example(((2, 0, 13, 9), {"kernel_size": (3, 2), **PLAIN, "padding": 1}), np.float16, "auto", 3, (2, 1), True)
 @example(((1, 0, 11, 0), {"kernel_size": (5, 1), **PLAIN, "padding": (1, 2)}), np.float32, "im2col", 3, (2, 3), True)
+@example(((1, 0, 40, 37), {"kernel_size": (5, 4), **PLAIN, "padding": 2}), np.float32, "fourier", 1, (2, 3), True)
+@example(
+    ((2, 0, 9, 33), {"kernel_size": 3, "stride": (1, 2), "padding": 1, "dilation": (2, 3)}),
+    np.float64,
+    "fourier",
+    1,
+    (13, 2),
+    False,
+)
 def test_conv2d(case, dtype, algorithm, groups, sizes, with_bias):
     (samples, _, height, width), how = case
     if dtype not in api.ALLOWED.get(algorithm, api.DIRECT_DTYPES):
         dtype = np.float32
-    kernel, made, channels = pair(how.pop("kernel_size")), sizes[0] * groups, sizes[1] * groups
+    kernel = pair(how.pop("kernel_size"))
     if algorithm == "paired" and (kernel[1] == 1 or (pair(how["stride"])[1], pair(how["dilation"])[1]) != (1, 1)):
         algorithm = "specialised"
     if algorithm == "depthwise" and (groups == 1 or sizes[1] > 1 or pair(how["dilation"])[0] > 4):
         dtype, algorithm = np.float32 if dtype == np.float64 else dtype, "direct"
+    if algorithm == "fourier":
+        groups = 1
+    made, channels = sizes[0] * groups, sizes[1] * groups
     x = random(samples, channels, height, width, dtype=dtype)
     weight = random(made, sizes[1], *kernel, dtype=dtype)
     bias = random(made, dtype=dtype) if with_bias else None
     exact, size = reference_conv(x, weight, bias, groups, **how)
     if algorithm in ("auto", "direct", "paired"):
         size = reference_conv(x, together(weight), bias, groups, **how)[1]
+    if algorithm == "fourier":  # all pixels of a tile count
+        size = size.max(initial=0)
     result = conv.conv2d(x, weight, bias, groups=groups, algorithm=algorithm, **how)
     assert result.dtype == dtype and result.shape[:2] == (samples, made)
     terms = sizes[1] * kernel[0] * kernel[1] + 2
@@ -303,6 +318,8 @@ def test_every_layout(case, with_bias):
 @example(((2, 34, 9, 8), {"kernel_size": 2, **PLAIN, "stride": 2}), -1, False, 1, 2)  # float32 as two numbers
 @example(((2, 3, 20, 18), {"kernel_size": (17, 16), **PLAIN, "stride": 9}), 99, True, 1, 2)  # one window, in memory
 @example(((2, 34, 9, 8), {"kernel_size": 1, **PLAIN, "stride": 3}), 99, False, 1, 1)  # one pixel of each window
+@example(((2, 70, 9, 8), {"kernel_size": (3, 2), **PLAIN, "padding": 1}), 35, True, 2, 2)  # windows as rows
+@example(((2, 34, 9, 9), {"kernel_size": 3, **PLAIN, "padding": 1}), 14, False, 1, 1)
 def test_every_tile_of_implicit_gemm(case, which, half, groups, parts):
     """The kernels of implicit GEMM are right for any tile and any number of parts of K, for a result at any address."""
     (samples, channels, *size), how = case
@@ -318,8 +335,11 @@ def test_every_tile_of_implicit_gemm(case, which, half, groups, parts):
     out = cuda.to_device(poisoned(math.prod(shape) + odd, dtype=dtype))[odd:].reshape(shape)
     written = groups == 1 and which >= 50
     single, grouped = (gemm.HALF_SPEEDS, gemm.GROUP_SPEEDS) if half else (gemm.IMPLICIT_SPEEDS, gemm.SPLIT_SPEEDS)
-    speeds = grouped if written else single + grouped
+    speeds, swapped = grouped if written else single + grouped, which % 7 == 0 and out[0, 0].size > 1
     chosen = gemm.Choice(0, speeds[which % len(speeds)].tile, parts, written)
+    if swapped:
+        form = FORMS["float16" if half else "float32"]
+        chosen = chosen._replace(tile=gemm.swapped_speed(2 * which + 1, form).tile, swapped=True)
     convolution = cost.Convolution(x, weight, bias, out, geometry, groups)
     for launch, arguments in gemm.implicit_launches(convolution, WorkMemory(0), chosen):
         assert gpukit.trace(launch, *arguments).findings == []
@@ -340,10 +360,17 @@ def test_images_with_their_channels_last_are_read_as_they_lie(dtype, channels):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "channels", "groups", "outs"), [(np.float16, 3, 1, 5), (np.float32, 20, 20, 40), (np.float32, 34, 34, 34)]
+    ("dtype", "channels", "groups", "outs"),
+    [
+        (np.float16, 3, 1, 5),
+        (np.float32, 20, 20, 40),
+        (np.float32, 34, 34, 34),
+        (np.float32, 36, 36, 36),
+        (np.float16, 72, 72, 72),
+    ],
 )
 def test_images_with_their_channels_last_in_other_kernels(dtype, channels, groups, outs):
-    """They are copied, by positions or by tiles."""
+    """They are copied, by positions or by tiles; depthwise kernels read rows of whole 16 bytes in place."""
     x, weight = random(2, channels, 9, 11, dtype=dtype), random(outs, channels // groups, 3, 3, dtype=dtype)
     exact, size = reference_conv(x, weight, None, groups, stride=2, padding=1, dilation=1)
     result = conv.conv2d(channels_last(x), cuda.to_device(weight), stride=2, padding=1, groups=groups).copy_to_host()
@@ -496,7 +523,9 @@ def test_extra_memory():
         ((1, 128, 512, 512), (128, 128, 1, 1), {}, np.float32, "im2col"),
         ((64, 128, 7, 7), (128, 128, 3, 3), {"padding": 1}, np.float16, "implicit"),
         ((4, 64, 56, 56), (64, 1, 3, 3), {"groups": 64}, np.float32, "direct"),
-        ((1, 6, 512, 768), (6, 6, 6, 6), {}, np.float64, "im2col"),
+        ((40, 56, 24, 24), (66, 56, 9, 9), {"padding": 4}, np.float32, "fourier"),
+        ((1, 6, 512, 768), (6, 6, 6, 6), {}, np.float64, "fourier"),
+        ((2, 3, 64, 64), (8, 3, 3, 3), {}, np.float64, "im2col"),
         ((1, 3, 300, 300), (3, 3, 3, 99), {}, np.float32, "im2col"),
     ],
 )
