@@ -116,7 +116,6 @@ def reduce_higher_dim(x: Any, op: str | tuple[Callable, Any] = "sum", *, out: An
     array([[[5., 5., 5.],
             [5., 5., 5.]]], dtype=float32)
     """
-    check_array("x", x, 1, more=True)
     return reduce(x, 0, op, keepdims=True, out=out, stream=stream)
 
 
