@@ -168,8 +168,7 @@ def launch(
     with state.lock:
         for one in prepared:
             one()
-    arrays = [array for array in inputs if array is not None]
-    recorded = RecordedCall(prepared, arrays, [output.target for output in outputs], state, work)
+    recorded = RecordedCall(prepared, inputs, outputs, work)
     if recorded.replayable:
         cache.store(key, recorded)
     return _finish(outputs)

@@ -1,15 +1,17 @@
 """Keys by which a call like an earlier one is found: of its arrays, and of its settings.
 
-Every call of a host function makes them, so they go without the array interface, which costs more than a launch.
+Every call of a host function reads its arrays. That goes without the array interface, which costs more than a launch.
 """
 
+import functools
 import math
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
 import numpy as np
 
-__all__ = ["READERS", "array_key", "layout_of", "settings_key"]
+__all__ = ["READERS", "array_key", "layout_of", "locate_none", "make_locate", "settings_key"]
 
 
 def array_key(array, handle: int = 0) -> Any:
@@ -53,30 +55,60 @@ READERS = _Readers()
 
 
 def _make_reader(kind):
+    makers = {"torch": _make_torch_reader, "cupy": _make_cupy_reader, "numba": lambda _: _read_numba}
+    make = makers.get(_library_of(kind))
+    return (lambda array, handle, key: None) if make is None else make(kind)
+
+
+def make_locate(arrays: tuple, handle: int = 0, alignment: int = 1) -> Callable:
+    """Make ``locate(*arrays)``, which finds arrays like these in less time than it takes to make and compare keys.
+
+    Parameters
+    ----------
+    arrays : tuple of arrays or None
+        Each has a key.
+    handle : int
+        As for `array_key`.
+    alignment : int
+        Addresses, modulo this number, must be those of the arrays here.
+
+    Returns
+    -------
+    function of as many arrays
+        It returns a list of their pointers only if each array has the key of the one in its place here, else None. It
+        may return None for such arrays too, and always does if the arrays are not of one library.
+
+    Examples
+    --------
+    >>> locate = make_locate((cuda.to_device(np.zeros(3)),))
+    >>> other = cuda.to_device(np.ones(3))
+    >>> key, pointer = array_key(other)
+    >>> locate(other) == [pointer], locate(cuda.to_device(np.ones(4))) is None
+    (True, True)
+    """
+    kinds, found = {*map(type, arrays)}, [array_key(array, handle) for array in arrays]
+    library = _library_of(kinds.pop()) if len(kinds) == 1 else ""
+    if not library or None in found:
+        return locate_none
+    makers = {"torch": _make_torch_locate, "cupy": _make_cupy_locate, "numba": _make_numba_locate}
+    keys, pointers = zip(*found, strict=True)
+    return makers[library](arrays, keys, [pointer % alignment for pointer in pointers], handle, alignment)
+
+
+def locate_none(*arrays) -> list | None:
+    """What `make_locate` makes where nothing is faster than keys."""
+
+
+@functools.cache
+def _library_of(kind):
+    """The library of a class of arrays that are passed to kernels as they are, or ""."""
     name = f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}"
-    if name == "torch.Tensor":
-        return _make_torch_reader(kind)
-    if name == "cupy.ndarray":
-        return _make_cupy_reader()
-    if getattr(kind, "__cuda_ndarray__", False):
-        return _read_numba
-    return lambda array, handle, key: None
+    if name in ("torch.Tensor", "cupy.ndarray"):
+        return name.partition(".")[0]
+    return "numba" if getattr(kind, "__cuda_ndarray__", False) else ""
 
 
-def _make_cupy_reader():
-    import cupy  # pyright: ignore[reportMissingImports]
-
-    current_stream = cupy.cuda.get_current_stream
-
-    def read_cupy(array, handle, key):
-        stream = current_stream()
-        if stream.ptr != handle:
-            stream.synchronize()
-        memory = array.data
-        key += "cupy", array.dtype, array.shape, array.strides, memory.device_id
-        return memory.ptr
-
-    return read_cupy
+# -- PyTorch ---------------------------------------------------------------------------------------
 
 
 def _make_torch_reader(tensor):
@@ -94,15 +126,118 @@ def _make_torch_reader(tensor):
     return read_torch
 
 
+def _make_torch_locate(tensors, _, residues, handle, alignment):
+    """The guard by which ``torch.compile`` knows tensors again compares all that a key has, and more, in one C call.
+
+    It is private: a release may be without it.
+    """
+    import torch  # pyright: ignore[reportMissingImports]
+
+    try:
+        guards = torch._C._dynamo.guards
+        check = guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    except Exception:
+        return locate_none
+    address, residue = torch.Tensor.data_ptr, residues[0]
+
+    def locate_one(tensor):
+        return [pointer] if check(tensor) and (pointer := address(tensor)) % alignment == residue else None
+
+    def locate(*others):
+        if not check(*others):
+            return None
+        pointers = []
+        for tensor, residue in zip(others, residues):  # noqa: B905 - to check the lengths again would take longer
+            pointer = address(tensor)
+            if pointer % alignment != residue:
+                return None
+            pointers.append(pointer)
+        return pointers
+
+    return locate_one if len(tensors) == 1 else locate
+
+
+# -- CuPy ------------------------------------------------------------------------------------------
+
+
+def _make_cupy_reader(_):
+    import cupy  # pyright: ignore[reportMissingImports]
+
+    current_stream = cupy.cuda.get_current_stream
+
+    def read_cupy(array, handle, key):
+        stream = current_stream()
+        if stream.ptr != handle:
+            stream.synchronize()
+        memory = array.data
+        key += "cupy", array.dtype, array.shape, array.strides, memory.device_id
+        return memory.ptr
+
+    return read_cupy
+
+
+def _make_cupy_locate(_, keys, residues, handle, alignment):
+    import cupy  # pyright: ignore[reportMissingImports]
+
+    current_stream, kind = cupy.cuda.get_current_stream, cupy.ndarray
+
+    def locate(*arrays):
+        stream, pointers = current_stream(), []
+        if stream.ptr != handle:
+            stream.synchronize()
+        for array, (_, dtype, shape, strides, device), residue in zip(arrays, keys, residues, strict=True):
+            if type(array) is not kind or array.dtype is not dtype or array.shape != shape or array.strides != strides:
+                return None
+            memory = array.data
+            pointer = memory.ptr
+            if pointer % alignment != residue or memory.device_id != device:
+                return None
+            pointers.append(pointer)
+        return pointers
+
+    return locate
+
+
+# -- Numba and the emulator ------------------------------------------------------------------------
+
+
+#: The attribute in which an array of Numba keeps its key, as it keeps its Numba type: its layout never changes.
+KEPT_KEY = "_gpukit_key"
+
+
 def _read_numba(array, _, key):
     try:
-        memory = array.gpu_data
+        key += array.__dict__.get(KEPT_KEY) or _key_of_numba(array)
+        return array.gpu_data.device_ctypes_pointer.value or 0
     except (AttributeError, TypeError):  # an array that says it is Numba's, or one that has left mapped memory
         return None
-    context = getattr(memory, "context", None)
-    device = None if context is None else context.device.id
-    key += "numba", array.dtype, array.shape, array.strides, device
-    return memory.device_ctypes_pointer.value or 0
+
+
+def _key_of_numba(array):
+    """Make the key of an array of Numba. The array keeps it, unless it is also NumPy's, whose shape can be assigned."""
+    context = getattr(array.gpu_data, "context", None)
+    key = "numba", array.dtype, array.shape, array.strides, None if context is None else context.device.id
+    if not isinstance(array, np.ndarray):
+        setattr(array, KEPT_KEY, key)
+    return key
+
+
+def _make_numba_locate(_, keys, residues, handle, alignment):
+    def locate(*arrays):
+        pointers = []
+        try:
+            for array, key, residue in zip(arrays, keys, residues, strict=True):
+                if array._gpukit_key != key:
+                    return None
+                pointer = array.gpu_data.device_ctypes_pointer.value or 0
+                if pointer % alignment != residue:
+                    return None
+                pointers.append(pointer)
+        except AttributeError:  # an array of another library, or one whose key was not made yet
+            return None
+        return pointers
+
+    return locate
 
 
 def layout_of(key):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpukit._host.arrays import address_of, as_device_array, check_kind, handle_of
-from gpukit._host.keys import READERS
+from gpukit._host.keys import READERS, locate_none, make_locate
 from gpukit._numba import argument_type, compiled_kernel, cuda_api_error, driver_function, dtype_of_type, function_of
 from gpukit.backend import cuda, on_gpu, types
 from warpstep.values import describe, has_attributes
@@ -236,9 +236,14 @@ class _PreparedOnGpu(Prepared):
         start = ctypes.addressof(memory)
         self._addresses = (ctypes.c_void_p * count)(*range(start, start + 8 * count, 8))
         self._handle = handle_of(launch.stream)
-        # Apart, because CPython calls one method over and over in less time than two in turns.
-        self._arrays = [(i, slot) for i, slot in enumerate(self._slots) if isinstance(slot, _ArraySlot)]
+        self._arrays = [slot for slot in self._slots if isinstance(slot, _ArraySlot)]
+        self._places = [i for i, slot in enumerate(self._slots) if isinstance(slot, _ArraySlot)]
         self._numbers = [(i, slot) for i, slot in enumerate(self._slots) if isinstance(slot, _NumberSlot)]
+        # Addresses of arrays have a block of their own, in which they are exchanged at once.
+        self._pointers = (ctypes.c_uint64 * len(self._arrays))()
+        for cell, slot in enumerate(self._arrays):
+            self._addresses[slot.address] = ctypes.addressof(self._pointers) + 8 * cell
+        self._locate = locate_none
         self._pack(flat)
         attribute = _Attribute(_COOPERATIVE, b"", 1)
         self._kept = (
@@ -267,11 +272,19 @@ class _PreparedOnGpu(Prepared):
 
     def _pack(self, flat):
         """Write arguments, with tuples flattened, into their slots."""
-        handle = self._handle
-        for position, slot in self._arrays:
-            slot.write(flat[position], handle)
+        arrays = [flat[place] for place in self._places]
+        pointers = self._locate(*arrays)
+        if pointers is None:
+            before = [slot.key for slot in self._arrays]
+            pointers = [slot.read(array, self._handle) for slot, array in zip(self._arrays, arrays, strict=True)]
+            if any(slot.key is not key for slot, key in zip(self._arrays, before, strict=True)):
+                self._locate = locate_none
+            elif self._locate is locate_none:  # these arrays are like those of the last call: so may be the next
+                self._locate = make_locate(tuple(arrays), self._handle)
+        self._pointers[:] = pointers
         for position, slot in self._numbers:
-            slot.write(flat[position])
+            if flat[position] is not slot.value:
+                slot.write(flat[position])
 
     def bind(self, cells, block):
         self.args = [value for position, value in enumerate(_flat(self.args)) if position not in cells]
@@ -346,7 +359,7 @@ class _NumberSlot:
     """A number, in the first bytes of a slot; a complex number in two slots."""
 
     def __init__(self, type_, name):
-        self.name, self.type = name, type_
+        self.name, self.type, self.value = name, type_, None
         self.count = 2 if isinstance(type_, types.Complex) else 1
         self.kinds: Any = (int, float, complex, np.number, np.bool_)
         self.dtype = dtype_of_type(type_.underlying_float if self.count == 2 else type_)
@@ -372,6 +385,7 @@ class _NumberSlot:
             self.values[0] = value
         else:
             raise TypeError(f"{self.name} is {value}; it was prepared for {self.type}")
+        self.value = value
 
 
 #: Position of the address among the parameters of an array.
@@ -387,17 +401,17 @@ class _ArraySlot:
     def place(self, memory, first):
         self.memory, self.first, self.address = memory, first, first + _POINTER
 
-    def write(self, value, handle):
+    def read(self, value, handle):
+        """Write shape and strides, if they are not those of the array before; returns the address."""
         key = []
         pointer = READERS[type(value)](value, handle, key)
         if pointer is not None and key == self.key:
-            self.memory[self.address] = pointer
-            return
-        self.memory[self.address] = self._describe(value)
+            return pointer
+        address = self._describe(value)
         self.key = None if pointer is None else key
+        return address
 
     def _describe(self, value):
-        """Write shape and strides; returns the address."""
         if not cuda.is_cuda_array(value):
             raise TypeError(f"{self.name} is a {type(value).__name__}; it must be a device array")
         array = as_device_array(value)

@@ -1,24 +1,24 @@
 """Launches of a call, recorded so that a call like it repeats them with its own arrays' addresses."""
 
 import ctypes
-import functools
-import struct
 import threading
 from collections import OrderedDict
 from threading import get_ident
 from typing import Any
 
 from gpukit._host.arrays import address_of, as_device_array, handle_of, make_like, span, stream_of
-from gpukit._host.keys import READERS, settings_key
-from gpukit._host.work_memory import StreamState, WorkMemory
+from gpukit._host.keys import READERS, make_locate, settings_key
+from gpukit._host.work_memory import WorkMemory, state_of
 from gpukit._numba import PER_THREAD_DEFAULT_STREAM
 
 __all__ = ["MAX_KEPT", "LaunchCache", "RecordedCall", "repeat"]
 
 #: Bytes of memory that a recorded call may keep alive.
 MAX_KEPT = 64 << 20
-#: Parts of a key before those of the settings: planner, queue, whether the result is new.
-OTHERS = 3
+#: Bytes to which the alignment of an array decides the launches.
+ALIGNMENT = 16
+#: Parts of a key before those of the settings: planner, queue, whether the result is new, number of inputs.
+OTHERS = 4
 
 
 class RecordedCall:
@@ -30,15 +30,20 @@ class RecordedCall:
     Parameters
     ----------
     prepared : list of Prepared
-    inputs : list of device arrays
-    outputs : list of device arrays
-        As the launches write them. One of them may be the caller's ``out``; several are new.
-    state : StreamState
+    inputs : tuple of device arrays or None
+    outputs : list of Output
+        One of them may have the caller's ``out``; several are new.
     work : WorkMemory, optional
         Memory of the stream that the launches use. It is not kept: each replay finds it where it is by then.
 
     Attributes
     ----------
+    key : tuple
+        Its key in the cache.
+    locate : function
+        As of `make_locate`, for the inputs and ``out``, if that was given.
+    own : slice
+        Where the addresses of inputs and outputs are in the block.
     replayable : bool
         Whether it can stand for other calls: the launches use every input and output in place, except for empty
         ones, these do not overlap, except for inputs that begin together, and the launches keep little other memory
@@ -47,22 +52,26 @@ class RecordedCall:
 
     __slots__ = (
         "block",
+        "key",
         "launches",
+        "locate",
         "lock",
         "make_output",
         "maps",
         "moves",
+        "own",
         "places",
         "reach",
         "replayable",
         "version",
         "work",
-        "write",
         "_held",
     )
 
-    def __init__(self, prepared, inputs, outputs, state: StreamState, work: WorkMemory | None = None):
-        self.lock, self.work = state.lock, work
+    def __init__(self, prepared, inputs, outputs, work: WorkMemory | None = None):
+        stream, given = outputs[0].stream, inputs if outputs[0].is_new else (*inputs, outputs[0].out)
+        inputs, outputs = [array for array in inputs if array is not None], [output.target for output in outputs]
+        self.lock, self.work = state_of(stream).lock, work
         self._held = [] if work is None else [_Held(work, key, size) for key, size in work.taken.items()]
         self.version = None if work is None else work.buffers.version
         makers = [make_like(inputs[0], tuple(output.shape), output.dtype) for output in outputs]
@@ -74,8 +83,9 @@ class RecordedCall:
         self.reach = [(low - own_high, high - own_low) for own_low, own_high in reaches]
         used, kept = self._bind(prepared, starts, spans)
         self.moves = bool(self._held or self.places or self.maps)
-        self.write = functools.partial(struct.Struct(f"{len(arrays)}Q").pack_into, self.block, 0)
+        self.own = slice(len(arrays))
         self.launches = [(launch, launch.start) for launch in prepared]
+        self.locate = make_locate(given, handle_of(stream), ALIGNMENT)
         last = len(inputs)  # an address of 0 is that of no memory that can be told from another
         apart = all(
             a[1] <= b[0] or b[1] <= a[0] or i < last and starts[i] == starts[j] != 0
@@ -176,23 +186,20 @@ def repeat(
         ``out``, or what is new.
     """
     try:
-        handle = 0 if stream is None else handle_of(stream_of(stream))
-        queue = stream or (get_ident() if PER_THREAD_DEFAULT_STREAM else None)
-        key, pointers = [plan, queue, out is None, *map(id, settings)], []
-        for array in inputs if out is None else (*inputs, out):
-            if array is None:
-                key.append(None)
-                continue
-            pointer = READERS[type(array)](array, handle, key)
-            if pointer is None:
-                return None, None, None
-            key.append(pointer % 16)
-            pointers.append(pointer)
-        if len(pointers) > 1 and len({*pointers}) != len(pointers):
-            # Two inputs share memory: nothing tells which of them an argument of a launch came from.
-            key.append(tuple(map(pointers.index, pointers)))
-        key = tuple(key)
-        recorded, key, _ = cache.known.get(key) or cache.find(key, settings)
+        queue = (stream is not None and stream_of(stream)) or (get_ident() if PER_THREAD_DEFAULT_STREAM else None)
+        arrays = inputs if out is None else (*inputs, out)
+        ids = plan, queue, out is None, len(inputs), *map(id, settings)
+        latest = cache.latest.get(ids)
+        if (
+            latest is None
+            or (pointers := latest[0].locate(*arrays)) is None
+            or (len(pointers) > 1 and len({*pointers}) < len(pointers))
+        ):
+            handle = 0 if stream is None else handle_of(stream_of(stream))
+            recorded, key, pointers = cache.find(ids, arrays, settings, handle)
+        else:
+            recorded = latest[0]
+            key = recorded.key
     except Exception:  # a setting cannot be hashed or compared, or an argument is not what it must be
         return None, None, None
     if recorded is None or (out is not None and recorded.overlaps(pointers)):
@@ -205,7 +212,7 @@ def repeat(
         out = recorded.make_output(pointers)
     recorded.lock.acquire()  # a with statement takes twice as long
     try:
-        recorded.write(*pointers)
+        recorded.block[recorded.own] = pointers
         if recorded.moves:
             recorded.move(pointers)
         for launch, start in recorded.launches:
@@ -272,28 +279,45 @@ class LaunchCache:
     crowded : bool
         Whether it is more than half full.
     calls : OrderedDict
-        By `settings_key` and the keys of the arrays.
-    known : dict
-        {key: (recorded call, its key in ``calls``, settings)}, where the key has the settings' ids: these are hashed in
-        less time, and stay theirs as long as the settings are kept. A call usually has the very settings of the one
-        before: defaults, small ints, constants of the caller.
+        By planner, queue, whether the result is new, number of inputs, `settings_key`, and the keys of the arrays.
+    latest : dict
+        By the same, but with the ids of the settings and without the arrays: (the latest call, its `settings_key`, the
+        settings, which keep their ids as long as they are here). A call usually has the very settings of the one
+        before: defaults, small ints, constants of the caller. And its arrays usually are like those.
     """
 
     def __init__(self, max_calls: int = 1024):
         self.max_calls, self.crowded = max_calls, False
-        self.calls, self.known = OrderedDict(), {}
+        self.calls, self.latest = OrderedDict(), {}
         self._lock = threading.Lock()
 
-    def find(self, key: tuple, settings: tuple) -> tuple:
-        """Find a call by the values of its settings, and put it into ``known``; (None, key, settings) without one."""
-        by_value, constant = settings_key(settings)
-        own = (*key[:OTHERS], by_value, *key[OTHERS + len(settings) :])
-        found = self.calls.get(own), own, settings
-        if constant and found[0] is not None:
-            if len(self.known) >= self.max_calls:
-                self.known.clear()
-            self.known[key] = found
-        return found
+    def find(self, ids: tuple, arrays: tuple, settings: tuple, handle: int) -> tuple:
+        """Find a call by its key; returns (recorded call or None, key or None, pointers).
+
+        The call becomes the latest with these ids.
+        """
+        latest = self.latest.get(ids)
+        by_value, constant = settings_key(settings) if latest is None else (latest[1], True)
+        key, pointers = [*ids[:OTHERS], by_value], []
+        for array in arrays:
+            if array is None:
+                key.append(None)
+                continue
+            pointer = READERS[type(array)](array, handle, key)
+            if pointer is None:
+                return None, None, None
+            key.append(pointer % ALIGNMENT)
+            pointers.append(pointer)
+        if len(pointers) > 1 and len({*pointers}) != len(pointers):
+            # Two inputs share memory: nothing tells which of them an argument of a launch came from.
+            key.append(tuple(map(pointers.index, pointers)))
+        key = tuple(key)
+        recorded = self.calls.get(key)
+        if recorded is not None and constant and len({*pointers}) == len(pointers):
+            if len(self.latest) >= self.max_calls:
+                self.latest.clear()
+            self.latest[ids] = recorded, by_value, settings
+        return recorded, key, pointers
 
     def touch(self, key):
         """Count a call as used just now."""
@@ -303,14 +327,14 @@ class LaunchCache:
 
     def store(self, key, call: RecordedCall):
         with self._lock:
-            self.calls[key] = call
+            self.calls[key], call.key = call, key
             while len(self.calls) > self.max_calls:
                 self.calls.popitem(last=False)
-                self.known.clear()
+                self.latest.clear()
             self.crowded = len(self.calls) > self.max_calls // 2
 
     def clear(self):
         with self._lock:
             self.calls.clear()
-            self.known.clear()
+            self.latest.clear()
             self.crowded = False

@@ -251,6 +251,8 @@ class Output:
         For the kernels to write.
     on_host : bool
         Whether the caller gets a NumPy array.
+    is_new : bool
+        Whether the caller gets a new array.
     before, after : list of (launch, arguments)
         Copies between ``device`` and an ``out`` on the device that is not C-contiguous.
 
@@ -263,7 +265,7 @@ class Output:
     def __init__(self, like, shape: tuple, out, stream, dtype=None, keep: bool = False, work: WorkMemory | None = None):
         if out is not None:
             check_writable("out", out)
-        self.out, self.stream, self.on_host = out, stream, not cuda.is_cuda_array(like)
+        self.out, self.stream, self.is_new, self.on_host = out, stream, out is None, not cuda.is_cuda_array(like)
         self.before, self.after = [], []
         dtype = dtype_of(like) if dtype is None else np.dtype(dtype)
         if self.on_host:

@@ -406,11 +406,12 @@ def conv2d(
     """
     # In a list a workspace cannot be hashed: such calls are not recorded.
     settings = stride, padding, dilation, groups, algorithm, None if workspace is None else [workspace]
-    return call(_convolution, (x, weight, bias), out, stream, settings)
+    return call(_convolution, (x, weight) if bias is None else (x, weight, bias), out, stream, settings)
 
 
 def _convolution(problem):
-    (x, weight, bias), (*how, workspace) = problem.inputs, problem.settings
+    (x, weight, *bias), (*how, workspace) = problem.inputs, problem.settings
+    bias = bias[0] if bias else None
     geometry, shape, algorithm, groups = _check(x, weight, bias, *how)
     operands = {"x": x, "weight": weight} | ({} if bias is None else {"bias": bias})
     check_out(problem.out, shape, "x", x, CONV_DTYPES, **operands)

@@ -68,7 +68,9 @@ def resize(
     >>> resize(np.zeros((1080, 1920, 3), np.uint8), (540, 960)).shape
     (540, 960, 3)
     """
-    settings = _settings(_resizing, size, method, swap_rb)
+    settings = _resizing, size, method, swap_rb
+    if type(size) is not tuple:
+        settings = _settings(*settings)
     if isinstance(image, (list, tuple)):  # noqa: UP038 - a union takes longer
         return _fit_sequence(settings, image, out, stream)[0]
     return call(_batch, (image,), out, stream, settings)

@@ -12,7 +12,7 @@ from gpukit import launching, transpose
 from gpukit._host import call as calls
 from gpukit._host.arrays import check_apart, check_array, make_like
 from gpukit._host.call import CACHE, call, forget
-from gpukit._host.keys import array_key, layout_of, settings_key
+from gpukit._host.keys import array_key, layout_of, make_locate, settings_key
 from gpukit._host.replay import LaunchCache
 from gpukit._host.transfers import copy_to
 from gpukit._host.work_memory import MAX_ROUNDED, Buffers, WorkMemory, free_work_memory, state_of
@@ -217,7 +217,7 @@ def test_equal_settings_of_other_objects_find_the_same_call(monkeypatch):
     assert planned == [2.5, 3.5, 4.5, 2.5] and len(cache.calls) == 2
     for _ in range(5):
         add(a, b, float("2.5"))
-    assert len(planned) == 4 and len(cache.known) <= 2
+    assert len(planned) == 4 and len(cache.latest) <= 2
 
 
 def test_keys_of_settings_tell_apart_what_a_call_may_depend_on():
@@ -465,3 +465,36 @@ def test_what_a_key_says_of_an_array(library):
         assert layout_of(key) == (dtype, (3, 5, 3), a.strides)
         assert start - array_key(there)[1] == sum(i * n for i, n in zip((1, 2, 1), a.strides, strict=True))
     assert layout_of(("torch", "torch.unheard_of", (3,), (1,), 0)) is None
+
+
+@pytest.mark.parametrize(
+    "library", ["numba", *(pytest.param(name, marks=pytest.mark.gpu) for name in ("torch", "cupy"))]
+)
+def test_only_arrays_of_the_same_key_are_located(library):
+    module = None if library == "numba" else pytest.importorskip(library)
+    arrays = [np.zeros((6, 4), dtype) for dtype in (np.float32, np.int32, np.float64, np.complex64)]
+    arrays += [np.zeros((4, 6), np.float32), np.zeros(24, np.float32), np.zeros((6, 4), np.float32)]
+    if library == "torch":
+        arrays = [module.from_numpy(array).cuda() for array in arrays]
+        arrays += [arrays[0].cpu(), arrays[3].conj(), arrays[3].conj().imag, arrays[3].imag, arrays[4].T]
+        arrays += [arrays[0].clone().requires_grad_(), module.nn.Parameter(arrays[0], requires_grad=False)]
+    else:
+        arrays = [cuda.to_device(array) if library == "numba" else module.asarray(array) for array in arrays]
+        arrays += [arrays[0].reshape(4, 6), cuda.mapped_array((6, 4), np.float32)]
+    arrays += [arrays[5][i : 20 + i] for i in range(5)]
+    found = [array_key(array) for array in arrays]
+    for one, key in zip(arrays, found, strict=True):
+        if key is None:
+            continue
+        locate, of_two = make_locate((one,), alignment=16), make_locate((one, arrays[0]))
+        for other, other_key in zip(arrays, found, strict=True):
+            like = other_key is not None and key[0] == other_key[0] and (key[1] - other_key[1]) % 16 == 0
+            if like and not isinstance(other, np.ndarray):
+                assert locate(other) == [other_key[1]]
+            else:
+                assert locate(other) is None
+            two = of_two(other, arrays[-1])
+            assert two is None
+    one, two, _ = arrays[0], arrays[6], [array_key(array) for array in arrays]
+    assert make_locate((one, two))(two, one) == [array_key(two)[1], array_key(one)[1]]
+    assert make_locate((one, None))(one, None) is None
