@@ -128,13 +128,18 @@ def configure_quietly(kernel, grid, block, stream=0, shared_bytes: int = 0) -> A
         return kernel[grid, block, stream, shared_bytes]
 
 
-def check_numbers(name: str, array, dimensions: int, more: bool = False) -> np.dtype:
-    """Raise TypeError or ValueError as `check_array`, and for elements that are no plain numbers; returns the dtype."""
+def check_numbers(name: str, array, dimensions: int, more: bool = False, bfloat16: bool = False) -> np.dtype:
+    """Raise TypeError or ValueError as `check_array`, and for elements that are no plain numbers; returns the dtype.
+
+    ``bfloat16`` tells whether numbers of this type are allowed, too.
+    """
     check_array(name, array, dimensions, more=more)
     dtype = dtype_of(array)
+    if bfloat16 and is_bfloat16(dtype):
+        return dtype
     if dtype.kind not in "iuf" or dtype.itemsize > 8 or not dtype.isnative:
         raise TypeError(
-            f"{name} has dtype {dtype}; it must be an integer or a float of at most 8 bytes, in native order"
+            f"{name} has dtype {name_of(dtype)}; it must be an integer or a float of at most 8 bytes, in native order"
         )
     return dtype
 

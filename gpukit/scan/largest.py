@@ -15,6 +15,7 @@ import numpy as np
 
 from gpukit._host.arrays import (
     address_of,
+    as_words,
     check_axis,
     check_numbers,
     configure_quietly,
@@ -329,7 +330,7 @@ def topk(x: Any, k: int, axis: int = -1, largest: bool = True, sorted: bool = Tr
     Parameters
     ----------
     x : ndarray or device array of one dimension or more
-        Integers or floats, fewer than 2**30 along the axis.
+        Integers or floats, also bfloat16, fewer than 2**30 along the axis.
     k : int
         From 0 to the length of the axis.
     axis : int
@@ -361,7 +362,7 @@ def topk(x: Any, k: int, axis: int = -1, largest: bool = True, sorted: bool = Tr
 
 def _check(x, k, axis):
     """Check these arguments; return shape and dtype of the values."""
-    dtype, axis = check_numbers("x", x, 1, more=True), check_axis(axis, len(x.shape))
+    dtype, axis = check_numbers("x", x, 1, more=True, bfloat16=True), check_axis(axis, len(x.shape))
     if axis is None:
         raise TypeError("axis is None; it must be an int")
     check_length("x", x.shape[axis])
@@ -375,9 +376,10 @@ def _top(problem: Problem):
     outer, n, inner = as_rows(x.shape, axis)
     rows, k, bits = outer * inner, shape[axis], np.dtype(f"u{dtype.itemsize}")
     largest, in_order = check_flag("largest", largest), check_flag("sorted", in_order)
-    values, out = problem.output(shape).view(bits), problem.output(shape, np.int64)
+    values, out = as_words(problem.output(shape, dtype)).view(bits), problem.output(shape, np.int64)
     if out.size == 0:
         return []
+    x = as_words(x)
     if _fits_block(dtype, outer, n, inner, k):
         most = MAX_ROW_THREADS if rows <= _processors() else THREADS
         kernel, threads = make_top_row(dtype.kind, dtype.itemsize, largest), next_power_of_two(ceil_div(n, LOADS))

@@ -17,6 +17,7 @@ import numpy as np
 
 from gpukit._host.arrays import (
     address_of,
+    as_words,
     check_alike,
     check_apart,
     check_array,
@@ -56,11 +57,11 @@ uint16 = types.uint16
 def make_ordered(kind: str, itemsize: int, falling: bool = False):
     """Make ``ordered(bits)``: an unsigned number that is in the order of the keys with these bits, or in the opposite.
 
-    NaN comes after all numbers, and the two zeros are equal.
+    NaN comes after all numbers, and the two zeros are equal. The kind is that of the keys' dtype: "V" is bfloat16.
     """
     number, signed = (getattr(types, f"{sign}int{8 * itemsize}") for sign in ("u", ""))
     sign, ones, places = 1 << 8 * itemsize - 1, (1 << 8 * itemsize) - 1, 8 * itemsize - 1
-    infinity = {2: 0x7C00, 4: 0x7F800000, 8: 0x7FF0000000000000}.get(itemsize, 0)
+    infinity = {2: 0x7F80 if kind == "V" else 0x7C00, 4: 0x7F800000, 8: 0x7FF0000000000000}.get(itemsize, 0)
     turned = ones if falling else 0
 
     @cuda.jit(device=True)
@@ -428,7 +429,7 @@ def sort(x: Any, values: Any = None, axis: int | None = -1, *, out: Any = None, 
     Parameters
     ----------
     x : ndarray or device array of one dimension or more
-        Integers or floats, fewer than 2**30 along the axis.
+        Integers or floats, also bfloat16, fewer than 2**30 along the axis.
     values : array of the same kind and shape, optional
         Numbers that belong to the elements. They are sorted instead, by the order of ``x``: those of equal elements
         keep their order.
@@ -489,21 +490,22 @@ def argsort(x: Any, axis: int | None = -1, *, out: Any = None, stream: Any = Non
 def _sort(problem: Problem):
     """The launches of ``sort`` and ``argsort``."""
     (x, values), (axis, index) = problem.inputs, problem.settings
-    dtype = check_numbers("x", x, 1, more=True)
+    dtype = check_numbers("x", x, 1, more=True, bfloat16=True)
     axis = check_axis(axis, len(x.shape))
     outer, n, inner = as_rows(x.shape, axis)
     shape, result = (n,) if axis is None else tuple(x.shape), np.dtype(np.int64) if index else dtype
     check_length("x", n)
     if values is not None:
-        result = check_numbers("values", values, 1, more=True)
+        result = check_numbers("values", values, 1, more=True, bfloat16=True)
         check_alike("values", values, "x", x, tuple(x.shape), result)
     if problem.out is not None:
         check_array("out", problem.out, len(shape))
         check_alike("out", problem.out, "x", x, shape, result)
         check_apart("out", problem.out, x=x, **({} if values is None else {"values": values}))
-    out = problem.output(shape, result)
+    out = as_words(problem.output(shape, result))
     if out.size == 0:
         return []
+    x, values = as_words(x), None if values is None else as_words(values)
     key_bits, bits, moves = np.dtype(f"u{dtype.itemsize}"), np.dtype(f"u{result.itemsize}"), index or values is not None
     keys = take_rows(problem, x, outer, n, inner).view(key_bits)
     old = None if values is None else take_rows(problem, values, outer, n, inner).view(bits)

@@ -262,6 +262,17 @@ def test_sorts_are_stable_and_in_numpys_order(dtype, forms):
         assert np.array_equal(scan.argsort(x, None), np.argsort(x, None, kind="stable"))
 
 
+def test_bfloat16_sorts_as_the_float32_with_its_bits():
+    bits = (special(1200, "f4").view(np.uint32) >> 16).astype(np.uint16).reshape(4, 300)
+    wide, device = (bits.astype(np.uint32) << 16).view(np.float32), cuda.to_device(bits.view("V2"))
+    order = np.argsort(wide, kind="stable")
+    assert np.array_equal(scan.argsort(device).copy_to_host(), order)
+    assert np.array_equal(scan.sort(device).copy_to_host().view(np.uint16), np.take_along_axis(bits, order, 1))
+    values, indices = scan.topk(device, 20)
+    assert np.array_equal(indices.copy_to_host(), best(wide, 20, 1, True)) and values.dtype == "V2"
+    assert np.array_equal(values.copy_to_host().view(np.uint16), np.take_along_axis(bits, indices.copy_to_host(), 1))
+
+
 def launches_of(plan, *inputs, settings):
     """The launches of a host function, traced without a finding; returns its result, or several."""
     problem = Problem(inputs, None, 0, settings)
