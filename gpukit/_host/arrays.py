@@ -52,13 +52,15 @@ def is_bfloat16(dtype: np.dtype) -> bool:
 
 
 def as_words(array) -> Any:
-    """View an array of bfloat16 as one of uint16, on its side; other arrays are returned as they are."""
-    if not is_bfloat16(dtype_of(array)):
+    """View an array of bfloat16 as one of uint16, of bools as one of int8; other arrays are returned as they are."""
+    dtype = dtype_of(array)
+    word = np.int8 if dtype == np.bool_ else np.uint16 if is_bfloat16(dtype) else None
+    if word is None:
         return array
     if not cuda.is_cuda_array(array):
-        return array.view(np.uint16)
+        return array.view(word)
     array = as_device_array(array)
-    return device_array_of(array.shape, array.strides, np.uint16, array)
+    return device_array_of(array.shape, array.strides, word, array)
 
 
 def name_of(dtype) -> str:

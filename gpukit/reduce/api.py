@@ -52,9 +52,10 @@ def reduce(
     Parameters
     ----------
     x : ndarray or device array
-        Integers or floats, also bfloat16, any shape and strides. On the device it is read where it is. It is copied
-        first if more than three groups of axes are kept or reduced that do not follow one another in memory; for a
-        function, if the reduced axes are not in order in memory, or there are gaps other than between rows.
+        Integers, floats (also bfloat16), and bools unless ``op`` is a function; any shape and strides. On the device it
+        is read where it is. It is copied first if more than three groups of axes are kept or reduced that do not follow
+        one another in memory; for a function, if the reduced axes are not in order in memory, or there are gaps other
+        than between rows.
     axis : int, tuple of int, or None
         The axes to reduce, all of them for None; negative ones count from the end.
     op : str or tuple of (function, number)
@@ -71,7 +72,7 @@ def reduce(
     -------
     NumPy scalar, ndarray or device array
         ``out`` if that was given, otherwise new, of the library of ``x``. The dtype is NumPy's: int64 or uint64 for
-        sums and products of integers, float64 for their mean, that of ``x`` for the rest and for a function.
+        sums and products of integers and bools, float64 for their mean, that of ``x`` for the rest and for a function.
         Empty sums are 0, products 1, means NaN. NaN among the elements makes the result NaN.
 
     Raises
@@ -230,6 +231,9 @@ def _operations(op, x):
     known, dtype = operators.OPERATORS, dtype_of(x)
     if is_bfloat16(dtype):
         return *operators.for_bfloat16(*operators.checked_operations(op, np.dtype(np.float32), known)), dtype
+    if dtype == np.bool_ and isinstance(op, str):
+        first, again = operators.checked_operations(op, np.dtype(np.int8), known)
+        return first, again, dtype if op in ("max", "min") else first.result
     first, again = operators.checked_operations(op, check_numbers("x", x, 0, more=True), known)
     return first, again, first.result
 

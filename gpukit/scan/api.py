@@ -9,12 +9,14 @@ import numpy as np
 from gpukit import operators
 from gpukit._host.arrays import (
     address_of,
+    as_words,
     check_alike,
     check_apart,
     check_array,
     check_axis,
     check_numbers,
     configure_quietly,
+    dtype_of,
 )
 from gpukit._host.call import Problem, call
 from gpukit.scan import cost, ladder
@@ -43,7 +45,7 @@ def scan(
     Parameters
     ----------
     x : ndarray or device array
-        Integers or floats, any shape. One that is not C-contiguous is copied first.
+        Integers or floats, also bools for sums and products, any shape. One that is not C-contiguous is copied first.
     axis : int or None
         The axis to scan along; a negative one counts from the end. None scans all elements in C order, and gives one
         dimension.
@@ -82,6 +84,8 @@ def scan(
 def _scan(problem: Problem):
     """The launches of ``scan``."""
     (x,), (axis, op, exclusive) = problem.inputs, problem.settings
+    check_array("x", x, 0, more=True)
+    x = as_words(x) if dtype_of(x) == np.bool_ and op in ("sum", "prod") else x
     operation, _ = operators.checked_operations(op, check_numbers("x", x, 0, more=True), OPERATORS)
     exclusive, axis = check_flag("exclusive", exclusive), check_axis(axis, len(x.shape))
     size = math.prod(x.shape)

@@ -376,6 +376,13 @@ def test_bfloat16():
         assert got.dtype == "V2" and np.all(error <= 2.0**-8 * abs(exact) * (op == "mean"))
 
 
+def test_bools():
+    x = filled((40, 13), "i2") % 3 == 0
+    for op, axis in (("sum", 0), ("mean", 1), ("max", 0)):
+        got, exact = reduce.reduce(x, axis, op), getattr(np, op)(x, axis)
+        assert got.dtype == exact.dtype and np.array_equal(got, exact)
+
+
 def test_out():
     x = filled((30, 40), "i2")
     out = np.full((40, 30), -1, np.int64).T

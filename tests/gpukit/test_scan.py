@@ -82,6 +82,8 @@ def test_many_shares_of_columns():
 
 def test_products_and_special_values():
     check(np.random.default_rng(1).integers(-2, 3, 100), None, "prod", False)
+    mask = np.random.default_rng(2).random(100) < 0.3
+    assert np.array_equal(scan.scan(mask), np.cumsum(mask)) and scan.scan(mask).dtype == np.int64
     x = np.array([1, np.inf, -np.inf, np.nan, 2], np.float32)
     with np.errstate(invalid="ignore"):
         assert np.array_equal(scan.scan(x), np.cumsum(x), equal_nan=True)
