@@ -498,7 +498,7 @@ A = np.ones((4, 3), np.float32)
 WRONG = [
     (lambda: reduce.reduce([1.0]), TypeError, "x is a list"),
     (lambda: reduce.reduce(A.astype(complex)), TypeError, "x has dtype complex128"),
-    (lambda: reduce.reduce(A > 0), TypeError, "x has dtype bool"),
+    (lambda: reduce.reduce(A > 0, op=(after, 0)), TypeError, "x has dtype bool"),
     (lambda: reduce.reduce(A, 2), ValueError, "axis is 2; x has 2 dimensions"),
     (lambda: reduce.reduce(A, (0, -2)), ValueError, "must not name an axis twice"),
     (lambda: reduce.reduce(A, 1.0), TypeError, "axis is 1.0; it must be an int"),
