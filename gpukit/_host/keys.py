@@ -140,6 +140,9 @@ def _make_torch_locate(tensors, _, residues, handle, alignment):
         return locate_none
     address, residue = torch.Tensor.data_ptr, residues[0]
 
+    def locate_anywhere(*others):
+        return [*map(address, others)] if check(*others) else None
+
     def locate_one(tensor):
         return [pointer] if check(tensor) and (pointer := address(tensor)) % alignment == residue else None
 
@@ -154,7 +157,7 @@ def _make_torch_locate(tensors, _, residues, handle, alignment):
             pointers.append(pointer)
         return pointers
 
-    return locate_one if len(tensors) == 1 else locate
+    return locate_anywhere if alignment == 1 else locate_one if len(tensors) == 1 else locate
 
 
 # -- CuPy ------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import ctypes
 import functools
 import threading
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -237,7 +238,9 @@ class _PreparedOnGpu(Prepared):
         self._addresses = (ctypes.c_void_p * count)(*range(start, start + 8 * count, 8))
         self._handle = handle_of(launch.stream)
         self._arrays = [slot for slot in self._slots if isinstance(slot, _ArraySlot)]
-        self._places = [i for i, slot in enumerate(self._slots) if isinstance(slot, _ArraySlot)]
+        places = [i for i, slot in enumerate(self._slots) if isinstance(slot, _ArraySlot)]
+        few = slice(sum(places), sum(places) + len(places))  # one, which has to be a tuple too, or none
+        self._arrays_of = itemgetter(*places) if len(places) > 1 else itemgetter(few)
         self._numbers = [(i, slot) for i, slot in enumerate(self._slots) if isinstance(slot, _NumberSlot)]
         # Addresses of arrays have a block of their own, in which they are exchanged at once.
         self._pointers = (ctypes.c_uint64 * len(self._arrays))()
@@ -272,19 +275,21 @@ class _PreparedOnGpu(Prepared):
 
     def _pack(self, flat):
         """Write arguments, with tuples flattened, into their slots."""
-        arrays = [flat[place] for place in self._places]
-        pointers = self._locate(*arrays)
-        if pointers is None:
-            before = [slot.key for slot in self._arrays]
-            pointers = [slot.read(array, self._handle) for slot, array in zip(self._arrays, arrays, strict=True)]
-            if any(slot.key is not key for slot, key in zip(self._arrays, before, strict=True)):
-                self._locate = locate_none
-            elif self._locate is locate_none:  # these arrays are like those of the last call: so may be the next
-                self._locate = make_locate(tuple(arrays), self._handle)
-        self._pointers[:] = pointers
+        pointers = self._locate(*self._arrays_of(flat))
+        self._pointers[:] = self._read(tuple(self._arrays_of(flat))) if pointers is None else pointers
         for position, slot in self._numbers:
             if flat[position] is not slot.value:
                 slot.write(flat[position])
+
+    def _read(self, arrays):
+        """Write shapes and strides that are not those of the call before; return the addresses."""
+        locate, self._locate = self._locate, locate_none  # there may be an error half-way
+        before = [slot.key for slot in self._arrays]
+        pointers = [slot.read(array, self._handle) for slot, array in zip(self._arrays, arrays, strict=True)]
+        if all(slot.key is key for slot, key in zip(self._arrays, before, strict=True)):
+            # These arrays are like those of the call before, so the next may be too.
+            self._locate = make_locate(arrays, self._handle) if locate is locate_none else locate
+        return pointers
 
     def bind(self, cells, block):
         self.args = [value for position, value in enumerate(_flat(self.args)) if position not in cells]

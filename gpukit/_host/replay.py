@@ -52,6 +52,7 @@ class RecordedCall:
 
     __slots__ = (
         "block",
+        "buffers",
         "key",
         "launches",
         "locate",
@@ -73,6 +74,7 @@ class RecordedCall:
         inputs, outputs = [array for array in inputs if array is not None], [output.target for output in outputs]
         self.lock, self.work = state_of(stream).lock, work
         self._held = [] if work is None else [_Held(work, key, size) for key, size in work.taken.items()]
+        self.buffers: Any = work.buffers if work is not None and self._held else None
         self.version = None if work is None else work.buffers.version
         makers = [make_like(inputs[0], tuple(output.shape), output.dtype) for output in outputs]
         self.make_output = makers[0] if len(makers) == 1 else lambda pointers: [make(pointers) for make in makers]
@@ -82,7 +84,7 @@ class RecordedCall:
         #: Of each input: it overlaps the last output if it begins between these numbers of bytes after that.
         self.reach = [(low - own_high, high - own_low) for own_low, own_high in reaches]
         used, kept = self._bind(prepared, starts, spans)
-        self.moves = bool(self._held or self.places or self.maps)
+        self.moves = bool(self.places or self.maps)
         self.own = slice(len(arrays))
         self.launches = [(launch, launch.start) for launch in prepared]
         self.locate = make_locate(given, handle_of(stream), ALIGNMENT)
@@ -157,12 +159,14 @@ class RecordedCall:
                 return True
         return False
 
+    def find_work(self):
+        """Find the work memory where it is now, and write its cells."""
+        for held in self._held:
+            held.find(self.block)
+        self.version = self.buffers.version
+
     def move(self, pointers):
-        """Write the other cells: find the work memory where it is now, and what lies inside of arrays."""
-        if self.work is not None and self.version != self.work.buffers.version:
-            for held in self._held:
-                held.find(self.block)
-            self.version = self.work.buffers.version
+        """Write the cells of what lies inside of arrays."""
         for cell, source, offset in self.places:
             self.block[cell] = pointers[source] + offset
         for each, source, offset in self.maps:
@@ -213,6 +217,8 @@ def repeat(
     recorded.lock.acquire()  # a with statement takes twice as long
     try:
         recorded.block[recorded.own] = pointers
+        if recorded.buffers is not None and recorded.buffers.version != recorded.version:
+            recorded.find_work()
         if recorded.moves:
             recorded.move(pointers)
         for launch, start in recorded.launches:

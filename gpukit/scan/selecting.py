@@ -194,7 +194,7 @@ def nonzero(x: Any, *, stream: Any = None) -> Any:
     >>> nonzero(np.array([0, 3, 0, 1]))
     array([1, 3])
     """
-    return _selected((x, None), stream)
+    return _selected((x,), stream)
 
 
 #: Where the count of a stream's calls goes: memory of the host, which the device writes.
@@ -230,8 +230,8 @@ def _selected(inputs, stream):
 
 def _select(problem: Problem):
     """The launches of ``compress`` and ``nonzero``."""
-    mask, x = problem.inputs
-    names = ("mask", "x") if x is not None else ("x", "")
+    mask, *x = problem.inputs
+    names, x = (("mask", "x"), x[0]) if x else (("x", ""), None)
     check_array(names[0], mask, 1)
     _check_dtype(names[0], dtype_of(mask))
     n, result = mask.shape[0], np.dtype(np.int64)

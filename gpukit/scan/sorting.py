@@ -458,7 +458,7 @@ def sort(x: Any, values: Any = None, axis: int | None = -1, *, out: Any = None, 
     >>> sort(np.array([3, -1, 2]), np.array([10, 20, 30]))
     array([20, 30, 10])
     """
-    return call(_sort, (x, values), out, stream, (axis, False))
+    return call(_sort, (x,) if values is None else (x, values), out, stream, (axis, False))
 
 
 def argsort(x: Any, axis: int | None = -1, *, out: Any = None, stream: Any = None) -> Any:
@@ -484,12 +484,13 @@ def argsort(x: Any, axis: int | None = -1, *, out: Any = None, stream: Any = Non
     >>> argsort(np.array([3, -1, 2]))
     array([1, 2, 0])
     """
-    return call(_sort, (x, None), out, stream, (axis, True))
+    return call(_sort, (x,), out, stream, (axis, True))
 
 
 def _sort(problem: Problem):
     """The launches of ``sort`` and ``argsort``."""
-    (x, values), (axis, index) = problem.inputs, problem.settings
+    (x, *values), (axis, index) = problem.inputs, problem.settings
+    values = values[0] if values else None
     dtype = check_numbers("x", x, 1, more=True, bfloat16=True)
     axis = check_axis(axis, len(x.shape))
     outer, n, inner = as_rows(x.shape, axis)

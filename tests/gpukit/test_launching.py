@@ -304,3 +304,12 @@ def test_what_the_driver_is_passed(monkeypatch):
         assert found == numbers
     with pytest.raises(RuntimeError, match="combine: 700"):
         step()
+    # Arrays like those of the call before are found another way; one that is refused leaves the others as they were.
+    codes += [0] * 4
+    for array, number in ((y, 3), (y, 4), (cuda.to_device(y.copy_to_host()), 5)):
+        step(array, number, 0.25, 2j)
+        assert launches[-1][-1][4:10] == [array.device_ctypes_pointer.value, 3, 7, 56, 8, number]
+    with pytest.raises(TypeError, match="argument 1"):
+        step(x, 2.5, 0.25, 2j)
+    step()
+    assert launches[-1][-1][2:10] == [21, 8, array.device_ctypes_pointer.value, 3, 7, 56, 8, 5]
