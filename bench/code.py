@@ -172,10 +172,11 @@ def tensor_products():
     """List (variant, tile) of the products on tensor cores: bfloat16, float32 as TF32 with an operand across K."""
     from gpukit.matmul.cost import TENSOR_SPEEDS
     from gpukit.matmul.shallow import ShallowTile
+    from gpukit.matmul.sliced import SlicedTile
     from gpukit.matmul.small import SmallTile
 
     names = {"groups": "warpgroups", "across a": "turned", "across b": "turned"}
-    small = {SmallTile: "small", ShallowTile: "shallow"}
+    small = {SmallTile: "small", ShallowTile: "shallow", SlicedTile: "sliced"}
     found = [
         (names.get(kind) or small.get(type(speed.tile), "warps"), speed.tile)
         for kind, speeds in TENSOR_SPEEDS.items()
@@ -185,7 +186,7 @@ def tensor_products():
 
 
 #: Those products, by kernel.
-TENSOR_PRODUCTS = ("warpgroups", "turned", "warps", "small", "shallow")
+TENSOR_PRODUCTS = ("warpgroups", "turned", "warps", "small", "shallow", "sliced")
 #: Kernels to compile, by chapter.
 CHAPTERS = {"fast_matmul": products, "conv": blocked_convolutions, "tensor": tensor_products}
 
@@ -224,27 +225,37 @@ def _tensor_product(variant, tile):
     from numba.cuda import types
 
     from gpukit._numba import argument_type
-    from gpukit.matmul import shallow, small, warpgroups, warps
+    from gpukit.matmul import shallow, sliced, small, warpgroups, warps
     from gpukit.matmul.raster import make_order
 
     word, map_type = types.uint32, types.Array(types.uint8, 1, "C")
     order = argument_type(make_order(1, 1, 1, 1, 1, ((1, 1), (1, 1))))
-    numbers = types.UniTuple(word, 2), order, types.Array(types.float32, 1, "C"), types.Array(word, 1, "C")
+    numbers = types.UniTuple(word, 2), order, types.Array(types.float32, 1, "C")
     if variant == "turned":
         layout = "NN" if tile.columns == warpgroups.GROUP_ROWS * tile.groups else "TT"  # b across K, or a
-        kernel = warpgroups.warpgroups(tile, "tf32", layout, False, True, True)
+        kernel = warpgroups.warpgroups(tile, "tf32", layout, True, True)
         return kernel, (map_type, map_type, types.Array(types.float32, 1, "C"), *numbers), tile.threads
     out, flat = types.Array(word, 1, "C"), types.Array(types.uint16, 1, "C")
     if variant == "warpgroups":
-        kernel = warpgroups.warpgroups(tile, "bfloat16", "NN", False, False, True)
+        out = types.Array(types.uint16, 1, "C") if tile.swapped else out
+        kernel = warpgroups.warpgroups(tile, "bfloat16", "NN", False, True)
         return kernel, (map_type, map_type, out, *numbers), tile.threads
-    make = {"warps": warps.warps, "small": small.small, "shallow": shallow.shallow}[variant]
-    kernel = make(tile, "bfloat16", "NN", False, True)
-    which, steps = types.UniTuple(word, 5), types.UniTuple(types.uint64, 2)
-    if variant == "small":
-        words, more = types.Array(word, 1, "C"), (types.Array(types.float32, 1, "C"), types.Array(word, 1, "C"))
-        return kernel, (flat, flat, words, words, out, types.UniTuple(word, 7), which, steps, *more), tile.threads
-    return kernel, (flat, flat, out, types.UniTuple(word, 5), which, steps), tile.threads
+    steps, sizes = types.UniTuple(types.uint64, 2), types.UniTuple(word, 5)
+    if variant == "warps":
+        kernel = warps.warps(tile, "bfloat16", "NN", False, True)
+        return kernel, (flat, flat, out, sizes, types.UniTuple(word, 5), steps), tile.threads
+    if variant == "shallow":
+        return (
+            shallow.shallow(tile, "bfloat16", "NN", False, True),
+            (flat, flat, out, sizes, order, steps),
+            tile.threads,
+        )
+    more = types.Array(types.float32, 1, "C"), types.Array(word, 1, "C")
+    if variant == "sliced":
+        kernel = sliced.sliced(tile, "bfloat16", "NN", False)
+        return kernel, (flat, flat, flat, sizes, order, steps, *more), tile.threads
+    kernel, words = small.small(tile, "bfloat16", "NN", False, True), types.Array(word, 1, "C")
+    return kernel, (flat, flat, words, words, out, types.UniTuple(word, 7), order, steps, *more), tile.threads
 
 
 def _blocked_convolution(sums):

@@ -33,7 +33,7 @@ from gpukit.matmul.cost import Piece, choose, choose_turns
 from gpukit.matmul.double import DoubleTile, double
 from gpukit.matmul.fast import SUM_THREADS, TURN_ROWS, TURN_TILE, choose_sum, fast, scale, turn, widen
 from gpukit.matmul.operands import Flat, Operand, broadcast_rule, is_aligned, operand
-from gpukit.matmul.tensor import tensor_launches
+from gpukit.matmul.tensor import takes_high, tensor_launches
 from gpukit.matmul.vector import THREADS, across, along, choose_vector, several, takes_several, total_of
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ, WARP
@@ -151,7 +151,8 @@ def matmul(
         - "highest": float32 throughout.
         - "high": each element is split into two numbers of TF32, and three products on tensor cores are added: about 21
           of float32's 24 bits, where PyTorch's ``set_float32_matmul_precision("high")`` allows 11. An infinite element
-          makes its row or column NaN.
+          makes its row or column NaN. Products that take longer so, such as those of a few rows, are computed as by
+          "highest".
         - "tf32": one product on tensor cores, whose operands have 11 bits: what PyTorch computes on a GPU for "high"
           and for ``torch.backends.cuda.matmul.fp32_precision = "tf32"``. Sums are in float32.
 
@@ -556,6 +557,8 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
         m, batch = batch * m, 1
         a, b = a._replace(rule=(1, 1), step=0), b._replace(rule=(1, 1), step=0)
     flat = Flat(a, b, out.reshape(-1), k, n, batch, is_aligned(out), alpha, beta)
+    if format_name == "high" and not takes_high(flat, m, n):
+        format_name = None
     if vectors and 1 in (m, n) and dtype_of(a.flat) in ELEMENTS:
         yield from _vector_launches(flat, m, n, work)
         return

@@ -16,6 +16,7 @@ from gpukit.backend import cuda
 from gpukit.matmul.double import DoubleTile
 from gpukit.matmul.fast import TURN_TILE, Tile
 from gpukit.matmul.shallow import ShallowTile
+from gpukit.matmul.sliced import SlicedTile
 from gpukit.matmul.small import SmallTile
 from gpukit.matmul.warpgroups import GroupTile
 from gpukit.matmul.warps import WarpTile
@@ -31,6 +32,7 @@ __all__ = [
     "choose",
     "choose_tensor",
     "half_kind",
+    "high_pays",
     "predict",
     "predicted_time",
     "tensor_time",
@@ -99,21 +101,28 @@ SMALL_WARP_SPEEDS = (
 #: of K as the tile is deep.
 TENSOR_SPEEDS = {
     "groups": (
-        Speed(GroupTile(128, 256, 2, 4), 1, 0.65, 0.65, 3.1, 1),
-        Speed(GroupTile(128, 192, 2, 5), 1, 0.485, 0.485, 4.0, 1),
-        Speed(GroupTile(128, 128, 2, 6), 1, 0.325, 0.325, 4.0, 1),
-        Speed(GroupTile(64, 128, 1, 4, 2), 2, 0.176, 0.29, 2.6, 1),
-        Speed(GroupTile(64, 128, 1, 8), 1, 0.18, 0.18, 3.0, 1),
-        Speed(GroupTile(64, 64, 1, 12), 1, 0.16, 0.16, 2.1, 1),
-        Speed(GroupTile(64, 64, 1, 6, 2), 2, 0.14, 0.20, 2.6, 1),
+        Speed(GroupTile(128, 256, 2, 4), 1, 0.65, 0.65, 3.3, 1),
+        Speed(GroupTile(128, 128, 2, 6), 1, 0.36, 0.325, 2.0, 1),
+        Speed(GroupTile(128, 96, 2, 6), 1, 0.25, 0.32, 1.5, 1),
+        Speed(GroupTile(128, 64, 2, 8), 1, 0.17, 0.22, 1.5, 1),
+        Speed(GroupTile(64, 128, 1, 8), 1, 0.205, 0.18, 1.5, 1),
+        Speed(GroupTile(64, 96, 1, 8), 1, 0.19, 0.14, 1.5, 1),
+        Speed(GroupTile(64, 64, 1, 12), 1, 0.167, 0.16, 1.1, 1),
         Speed(GroupTile(192, 192, 3, 4, 1, 2), 1, 0.73, 0.73, 2.2, 1),
-        Speed(GroupTile(192, 160, 3, 4, 1, 2), 1, 0.62, 0.62, 2.5, 1),
-        Speed(GroupTile(128, 256, 2, 4, 1, 2), 1, 0.66, 0.66, 2.1, 1),
-        Speed(GroupTile(128, 224, 2, 4, 1, 2), 1, 0.585, 0.585, 2.1, 1),
-        Speed(GroupTile(128, 192, 2, 5, 1, 2), 1, 0.50, 0.50, 2.3, 1),
-        Speed(GroupTile(128, 160, 2, 5, 1, 2), 1, 0.40, 0.40, 2.2, 1),
-        Speed(GroupTile(128, 128, 2, 6, 1, 2), 1, 0.325, 0.325, 2.2, 1),
-        Speed(GroupTile(64, 128, 1, 8, 1, 2), 1, 0.19, 0.19, 1.8, 1),
+        Speed(GroupTile(192, 160, 3, 4, 1, 2), 1, 0.62, 0.62, 2.2, 1),
+        Speed(GroupTile(128, 256, 2, 4, 1, 2), 1, 0.66, 0.66, 2.2, 1),
+        Speed(GroupTile(128, 224, 2, 4, 1, 2), 1, 0.585, 0.585, 1.9, 1),
+        Speed(GroupTile(128, 192, 2, 5, 1, 2), 1, 0.50, 0.50, 1.5, 1),
+        Speed(GroupTile(128, 160, 2, 5, 1, 2), 1, 0.424, 0.40, 1.5, 1),
+        Speed(GroupTile(128, 128, 2, 6, 1, 2), 1, 0.348, 0.325, 1.1, 1),
+        Speed(GroupTile(64, 128, 1, 8, 1, 2), 1, 0.202, 0.19, 0.9, 1),
+    ),
+    "few": (
+        Speed(GroupTile(64, 16, 1, 20, swapped=True), 1, 0.03, 0.03, 2.7, 1),
+        Speed(GroupTile(128, 16, 2, 11, swapped=True), 1, 0.05, 0.05, 2.0, 1),
+        Speed(GroupTile(64, 32, 1, 17, swapped=True), 1, 0.05, 0.07, 3.3, 1),
+        Speed(GroupTile(128, 32, 2, 10, swapped=True), 1, 0.08, 0.08, 3.2, 1),
+        Speed(GroupTile(128, 64, 2, 8, swapped=True), 1, 0.13, 0.13, 3.4, 1),
     ),
     "across a": (
         Speed(GroupTile(128, 256, 2, 4), 1, 0.66, 0.66, 3.1, 1),
@@ -132,29 +141,39 @@ TENSOR_SPEEDS = {
     "warps": (Speed(WarpTile(128, 256, 64, 64, 3, 128), 1, 1.03, 1.03, 3.0, 1), *SMALL_WARP_SPEEDS),
     "short warps": (Speed(WarpTile(128, 256, 64, 64, 4), 1, 0.55, 0.55, 3.0, 1), *SMALL_WARP_SPEEDS),
     "small": (
-        Speed(SmallTile(32, 32, 16, 16, 2, 64), 7, 0.146, 0.66, 2.2, 1),
-        Speed(SmallTile(64, 64, 32, 16, 2, 64), 2, 0.259, 0.89, 2.9, 1),
-        Speed(SmallTile(64, 64, 32, 16, 2, 128), 2, 0.70, 1.26, 3.2, 1),
-        Speed(SmallTile(128, 16, 16, 16, 2, 128), 2, 0.74, 1.26, 2.7, 1),
-        Speed(SmallTile(16, 128, 16, 16, 2, 128), 2, 0.78, 1.25, 2.7, 1),
-        Speed(SmallTile(32, 32, 16, 16, 2, 256), 3, 0.344, 1.69, 2.2, 1),
-        Speed(ShallowTile(64, 16, 32), 11, 0.15, 0.6, 1.5, 1),
-        Speed(ShallowTile(64, 32, 32), 8, 0.08, 0.7, 1.5, 1),
-        Speed(ShallowTile(64, 64, 32), 6, 0.08, 0.9, 1.5, 1),
-        Speed(ShallowTile(32, 128, 32), 6, 0.28, 0.9, 1.5, 1),
-        Speed(ShallowTile(16, 256, 32), 6, 0.28, 0.9, 1.5, 1),
-        Speed(ShallowTile(64, 64, 64), 4, 0.20, 1.2, 3.0, 1),
+        Speed(SmallTile(32, 32, 16, 16, 2, 64), 7, 0.16, 0.68, 1.1, 1),
+        Speed(SmallTile(64, 64, 32, 16, 2, 64), 2, 0.259, 0.89, 1.8, 1),
+        Speed(SmallTile(64, 64, 32, 16, 2, 128), 2, 0.775, 1.05, 1.6, 1),
+        Speed(SmallTile(128, 16, 16, 16, 2, 128), 2, 0.74, 1.26, 1.6, 1),
+        Speed(SmallTile(16, 128, 16, 16, 2, 128), 2, 0.78, 1.25, 1.6, 1),
+        Speed(SmallTile(32, 32, 16, 16, 2, 256), 3, 0.344, 1.69, 1.1, 1),
+        Speed(ShallowTile(64, 16, 32), 11, 0.20, 0.5, 0.8, 1),
+        Speed(ShallowTile(64, 32, 32), 8, 0.30, 0.5, 0.8, 1),
+        Speed(ShallowTile(64, 64, 32), 6, 0.45, 0.5, 0.8, 1),
+        Speed(ShallowTile(32, 128, 32), 6, 0.45, 0.5, 0.8, 1),
+        Speed(ShallowTile(16, 256, 32), 6, 0.45, 0.5, 0.8, 1),
+        Speed(SlicedTile(16, 16, 8, 1), 4, 0.37, 0.97, 0.6, 1),
+        Speed(SlicedTile(16, 16, 8, 2), 3, 0.60, 1.39, 1.0, 1),
     ),
 }
+#: The most rows of ``a`` that "few" tiles have.
+MAX_FEW = max(speed.tile.columns for speed in TENSOR_SPEEDS["few"])
+#: Slices of K that groups of warps may cut, and the share of multiprocessors that clusters of so many blocks find room
+#: on.
+SLICES = {1: 1.0, 2: 1.0, 3: 0.84, 4: 0.91, 8: 0.85}
 #: Microseconds of a launch, more with clusters, of the second launch that adds up parts, and of each part in it.
-LAUNCH, CLUSTER, SUM, SUM_PART = 4.0, 2.5, 3.0, 0.02
+LAUNCH, CLUSTER, SUM, SUM_PART = 4.0, 1.3, 3.0, 0.02
 #: Where the last block of a tile adds up parts: microseconds, bytes per microsecond, microseconds a part (small tiles).
-JOIN, JOIN_BYTES, JOIN_PART = 2.0, 7e4, 0.2
+JOIN, JOIN_BYTES, JOIN_PART = 2.0, 7e4, 0.1
+#: Where the blocks of a cluster add up slices: microseconds, and bytes per microsecond.
+SLICE, SLICE_BYTES = 1.0, 8e4
 #: L2 bandwidth of a multiprocessor, in bytes per microsecond of whole lines, if all are busy; if only a few are, each
 #: has up to so many times as much.
-LINES, MAX_SHARE = 1.1e5, 2.0
+LINES, MAX_SHARE = 1.2e5, 2.0
 #: Bytes per microsecond of matrices in memory, and of parts, which stay in the L2 cache if they are small.
 MEMORY, PARTS = 2.6e6, 6e6
+#: What groups of warps reach, together and on each multiprocessor.
+STREAM, STREAM_ALONE = 3.3e6, 5.2e4
 #: The ``lines`` of `predict` for rows that begin at multiples of a line.
 ALIGNED = 1.0, 1.0
 #: Rows of a multiple of so many elements are stored by 16 bytes. If others are stored: elements per microsecond, and,
@@ -208,17 +227,28 @@ def predict(
     on average, for groups of warps.
     """
     tile, itemsize = speed.tile, speed.itemsize
-    down = tile.down(m) if isinstance(tile, GroupTile) else ceil_div(m, tile.rows)
-    blocks = down * ceil_div(n, tile.columns) * batch * parts
+    tiles, slices, lines = _tiles(tile, m, n, lines)
+    multiprocessors = int(multiprocessors * SLICES[slices])
+    blocks = tiles * batch * parts * slices
     work, rest, launch = _costs(speed, n, blocks, multiprocessors, lines)
-    steps = ceil_div(ceil_div(k, tile.depth), parts)
+    steps = ceil_div(ceil_div(k, tile.depth), parts * slices)
     rounds, last = divmod(ceil_div(blocks, multiprocessors), speed.resident)
     time = rounds * (max(speed.resident * work, speed.latency) * steps + rest)
     if last:
         time += max(last * work, speed.latency) * steps + rest
-    memory = (itemsize * batch * (m * k + k * n + m * n) if nbytes is None else nbytes) / MEMORY
+    is_stream = nbytes is None and isinstance(tile, GroupTile)
+    nbytes = itemsize * batch * (m * k + k * n + m * n) if nbytes is None else nbytes
+    memory = nbytes / (min(STREAM, STREAM_ALONE * min(blocks, multiprocessors)) if is_stream else MEMORY)
     time = launch + (time**4 + memory**4) ** 0.25  # the longer of the two; more if they are close
-    return time + (_time_to_add(tile, itemsize, batch * m * n, parts) if parts > 1 else 0)
+    return time + (_time_to_add(tile, itemsize, batch * m * n, parts) if parts * slices > 1 else 0)
+
+
+def _tiles(tile, m, n, lines):
+    """(tiles of a matrix, slices of K, lines) of a tile, which may be given the operands in turn."""
+    if not isinstance(tile, GroupTile):
+        return ceil_div(m, tile.rows) * ceil_div(n, tile.columns), 1, lines
+    m, n, lines = (n, m, (lines[1], lines[0])) if tile.swapped else (m, n, lines)
+    return tile.down(m) * ceil_div(n, tile.columns), tile.slices, lines
 
 
 def _costs(speed, n, blocks, multiprocessors, lines):
@@ -231,17 +261,23 @@ def _costs(speed, n, blocks, multiprocessors, lines):
     if not isinstance(tile, GroupTile):
         return work, speed.rest, LAUNCH
     share = min(multiprocessors / min(blocks, multiprocessors), MAX_SHARE)
-    copied = tile.rows * lines[0] + tile.held_columns / tile.cluster * lines[1]
+    copied = tile.rows * lines[0] + tile.columns / tile.cluster * lines[1]
     work = max(work, copied * tile.depth / (LINES * share))
-    return work, speed.rest + stores, LAUNCH + CLUSTER * (tile.cluster > 1) + NARROW_GROUPS * unaligned
+    launch = LAUNCH + CLUSTER * (tile.cluster * tile.slices > 1)
+    if tile.swapped:
+        return work, speed.rest, launch
+    return work, speed.rest + stores, launch + NARROW_GROUPS * unaligned
 
 
 def _time_to_add(tile, itemsize, results, parts):
-    """Microseconds of adding up the parts of K."""
-    if isinstance(tile, SmallTile):
+    """Microseconds of adding up the parts of K, or its slices."""
+    if isinstance(tile, SmallTile | SlicedTile):
         return JOIN + JOIN_PART * parts
     if isinstance(tile, GroupTile):
-        return JOIN + 4 * tile.rows * tile.columns * parts / JOIN_BYTES
+        nbytes = 4 * tile.rows * tile.columns
+        if tile.slices > 1:
+            return SLICE + nbytes * (tile.slices - 1) / tile.slices / SLICE_BYTES
+        return JOIN + nbytes * parts / JOIN_BYTES
     return SUM + SUM_PART * parts + max(itemsize, 4) * results * (2 * parts + 1) / PARTS
 
 
@@ -276,7 +312,7 @@ def half_kind() -> str:
 @functools.lru_cache(4096)
 def _best(m, n, k, batch, multiprocessors, speeds, lines=ALIGNED):
     """(microseconds, Tile, parts) of the fastest choice for one launch."""
-    found = choices(m, n, k, batch, multiprocessors, speeds=speeds, lines=lines)
+    found = choices(m, n, k, batch, multiprocessors, speeds=speeds, lines=lines, in_slices=True)
     return min(found, key=lambda choice: choice[0])
 
 
@@ -289,14 +325,35 @@ def choices(
     nbytes: int | None = None,
     speeds: tuple = SPEEDS,
     lines: tuple[float, float] = ALIGNED,
+    in_slices: bool = False,
 ) -> Iterator[tuple[float, Any, int]]:
-    """Yield (microseconds, tile, parts of K) of all choices for one launch, as `predict` expects them."""
+    """Yield (microseconds, tile, parts of K) of all choices for one launch, as `predict` expects them.
+
+    With ``in_slices`` groups of warps cut K in slices, not in parts.
+    """
     for speed in speeds:
         if isinstance(speed.tile, ShallowTile) and k > speed.tile.depth:
+            continue
+        if in_slices and isinstance(speed.tile, GroupTile):
+            for tile in _slices_of(speed.tile, m, n, k, batch):
+                yield predict(speed._replace(tile=tile), m, n, k, batch, 1, multiprocessors, nbytes, lines), tile, 1
             continue
         most = min(MAX_PARTS, MAX_ELEMENTS // (batch * m * n), ceil_div(k, speed.tile.depth) // MIN_STEPS)
         for parts in range(1, max(1, most if batch <= MAX_MATRICES else 1) + 1):
             yield predict(speed, m, n, k, batch, parts, multiprocessors, nbytes, lines), speed.tile, parts
+
+
+def _slices_of(tile, m, n, k, batch):
+    """Yield a tile with the numbers of slices that K can be cut in, none of them short; none if it has too few
+    columns.
+    """
+    if tile.swapped and m > tile.columns:
+        return
+    steps = ceil_div(k, tile.depth)
+    for slices in SLICES if tile.cluster == 1 and batch * m * n <= MAX_ELEMENTS else (1,):
+        share = ceil_div(steps, slices)
+        if slices == 1 or share >= MIN_STEPS and ceil_div(steps, share) == slices:
+            yield tile._replace(slices=slices)
 
 
 @functools.lru_cache(4096)
@@ -392,6 +449,16 @@ def tensor_time(
     if by_rows and copies:
         return time + COPY_ROWS + 2 * sum(copies) / COPY_ROWS_BYTES
     return time + sum(COPY + 2 * copied / WIDEN_BYTES for copied in copies)
+
+
+@functools.lru_cache(4096)
+def high_pays(m: int, n: int, k: int, batch: int, counts: tuple[int, int], multiprocessors: int, kind: str) -> bool:
+    """Tell whether three products of TF32 are faster than one of float32. They need copies of ``counts`` matrices ``a``
+    and ``b``, three times as large as these.
+    """
+    copied = 16 * (counts[0] * m + counts[1] * n) * k
+    time = _best(m, n, 12 * k, batch, multiprocessors, TENSOR_SPEEDS[kind])[0] + 2 * COPY + copied / TURN_BYTES
+    return time < _best(m, n, k, batch, multiprocessors, SPEEDS)[0]
 
 
 def _cuts(size, tile, batch):

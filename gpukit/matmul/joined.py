@@ -1,47 +1,66 @@
-"""Split-K in one launch: of the blocks that share a tile, the last one to finish adds up the sums of all."""
+"""Split-K in one launch: the blocks of a cluster take slices of K, and add up their sums."""
 
 import functools
 
 from gpukit.backend import cuda, uint32, uint64
-from gpukit.intrinsics import load4, named_barrier, store4, view_at, zeros
-from warpstep.limits import GROUP
+from gpukit.intrinsics import load4, store4
+from warpstep.limits import GROUP, WARP
 
-__all__ = ["WORD", "make_join"]
-
-#: Bytes of shared memory that it needs.
-WORD = 16
+__all__ = ["make_exchange", "make_owns", "make_slice"]
 
 
-def make_join(tile, total, count, word_at):
-    """Make the device function by which the groups of a block store the sums of a part of K. It returns whether the
-    block is the last one of the tile, and the sums of all parts for that, added in the order of the parts.
+def make_slice(slices):
+    """Make the device function that finds the steps of a slice, of those from ``step`` to ``last``."""
 
-    ``partials`` has ``tile.rows * tile.columns`` elements for each number of a tile, ``counters`` one for each tile.
+    @cuda.jit(device=True, forceinline=True)
+    def slice_of(step, last, slice_):
+        if slices > 1:
+            share = uint32(last - step + uint32(slices - 1)) // uint32(slices)
+            step = uint32(step + slice_ * share)
+            last = uint32(min(last, step + share))
+        return step, last
+
+    return slice_of
+
+
+def make_owns(tile):
+    """Make the device function that tells whether a warp adds up the sums of all slices, and stores them. The warps
+    with the same number in the other blocks leave theirs to it.
     """
-    threads = GROUP * tile.groups
+    slices, warps = tile.slices, GROUP // WARP * tile.groups
+
+    @cuda.jit(device=True, forceinline=True)
+    def owns(slice_):
+        return slices == 1 or uint32(cuda.threadIdx.x) // uint32(WARP) * uint32(slices) // uint32(warps) == slice_
+
+    return owns
+
+
+def make_exchange(tile, total, count):
+    """Make two device functions: by the first a warp leaves its sums unless it owns them, by the second the one that
+    does adds those of the other slices, always in the same order.
+
+    ``partials`` has ``tile.rows * tile.columns`` elements for each block.
+    """
+    threads, slices, owns = GROUP * tile.groups, tile.slices, make_owns(tile)
     put, add = make_put(count, 4 * threads), make_add(count, 4 * threads, total)
 
     @cuda.jit(device=True, forceinline=True)
-    def join(sums, partials, counters, memory, number, z, part, order):
-        tid, area, parts = uint32(cuda.threadIdx.x), order.area.value, order.parts.value
-        word, step = view_at(memory, word_at, 1, uint32), uint64(count * threads)
-        put(partials, uint64(number) * step + uint64(tid) * uint64(4), sums)
-        cuda.threadfence()
-        named_barrier(uint32(1), uint32(threads))
-        first = uint32(number - part * area)
-        if tid == 0:
-            tile_number = uint32(first - z * (parts - uint32(1)) * area)
-            word[0] = cuda.atomic.inc(counters, tile_number, uint32(parts - uint32(1)))
-        named_barrier(uint32(1), uint32(threads))
-        is_last = word[0] == parts - uint32(1)
-        if is_last:
-            cuda.threadfence()
-            sums, at = zeros(count, total), uint64(first) * step + uint64(tid) * uint64(4)
-            for _ in range(parts):
-                sums, at = add(partials, at, sums), at + uint64(area) * step
-        return is_last, sums
+    def leave(sums, partials, slice_):
+        if not owns(slice_):
+            at = uint64(cuda.blockIdx.x) * uint64(count * threads) + uint64(cuda.threadIdx.x) * uint64(4)
+            put(partials, at, sums)
 
-    return join
+    @cuda.jit(device=True, forceinline=True)
+    def add_up(sums, partials, slice_):
+        first, other = uint32(uint32(cuda.blockIdx.x) - slice_), slice_
+        for _ in range(slices - 1):
+            other = uint32(other + uint32(1)) if other < uint32(slices - 1) else uint32(0)
+            at = uint64(first + other) * uint64(count * threads) + uint64(cuda.threadIdx.x) * uint64(4)
+            sums = add(partials, at, sums)
+        return sums
+
+    return leave, add_up
 
 
 @functools.cache

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from gpukit.backend import cuda, types, uint8, uint32, uint64
 from gpukit.intrinsics import mma
 from gpukit.matmul.formats import FORMATS, INSTRUCTION
+from gpukit.matmul.raster import matrices_of, place
 from gpukit.matmul.rows import WARP_ROWS, rows_bytes
 from gpukit.matmul.warps import make_store
 from warpstep.limits import WARP
@@ -68,16 +69,15 @@ def shallow(tile, name, layout, parts, wide):
     store = make_store(tile, total if parts else form.result, wide)
 
     @cuda.jit(launch_bounds=(tile.threads, 1))
-    def shallow(a, b, out, sizes, which, matrix_steps):
+    def shallow(a, b, out, sizes, order, matrix_steps):
         memory = cuda.shared.array(0, uint8, alignment=128)
         sums = cuda.local.array((1, across, 4), total)
         left, right = cuda.local.array((pieces, 4), uint32), cuda.local.array((pieces, across, 2), uint32)
         m, n, k, pitch_a, pitch_b = sizes
-        block, tiles_across = uint32(cuda.blockIdx.x), uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
-        row, col = uint32(block // tiles_across * uint32(rows)), uint32(block % tiles_across * uint32(columns))
-        z = uint32(which[0] + uint32(cuda.blockIdx.z))
-        start_a = uint64(uint32(z // which[1]) % which[2]) * matrix_steps[0]
-        start_b = uint64(uint32(z // which[3]) % which[4]) * matrix_steps[1]
+        z, _, row, col, _, _ = place(uint32(cuda.blockIdx.x), order)
+        row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
+        z_a, z_b = matrices_of(z, order)
+        start_a, start_b = uint64(z_a) * matrix_steps[0], uint64(z_b) * matrix_steps[1]
         warp, lane = uint32(cuda.threadIdx.x) // uint32(WARP), uint32(cuda.threadIdx.x) % uint32(WARP)
         row = uint32(row + warp % uint32(warps_down) * uint32(WARP_ROWS))
         col = uint32(col + warp // uint32(warps_down) * uint32(warp_columns))
@@ -85,13 +85,13 @@ def shallow(tile, name, layout, parts, wide):
         g, t = lane // uint32(4), lane % uint32(4) * uint32(2)
         for p in range(pieces):
             for e in range(4):
-                place, at = uint32(row + g + uint32(e % 2 * 8)), uint32(t + uint32(16 * p + e // 2 * 8))
-                left[p, e] = load_a(a, start_a, place, at, m, k, pitch_a)
+                down, at = uint32(row + g + uint32(e % 2 * 8)), uint32(t + uint32(16 * p + e // 2 * 8))
+                left[p, e] = load_a(a, start_a, down, at, m, k, pitch_a)
         for p in range(pieces):
             for j in range(across):
                 for e in range(2):
-                    place, at = uint32(col + g + uint32(8 * j)), uint32(t + uint32(16 * p + e * 8))
-                    right[p, j, e] = load_b(b, start_b, place, at, n, k, pitch_b)
+                    on, at = uint32(col + g + uint32(8 * j)), uint32(t + uint32(16 * p + e * 8))
+                    right[p, j, e] = load_b(b, start_b, on, at, n, k, pitch_b)
         for j in range(across):
             four = total(0), total(0), total(0), total(0)
             for p in range(pieces):

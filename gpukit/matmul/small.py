@@ -10,6 +10,7 @@ import functools
 from gpukit.backend import cuda, int32, types, uint8, uint32, uint64
 from gpukit.intrinsics import byte_perm, load4, store4, view_at
 from gpukit.matmul.formats import FORMATS
+from gpukit.matmul.raster import matrices_of, place
 from gpukit.matmul.warps import (
     CHUNK,
     HELD,
@@ -64,10 +65,10 @@ def small(tile, name, layout, parts, wide):
     at_a, at_b = make_at_a(tile, name, along_a), make_at_b(tile, name, along_b)
     read, multiply = make_read(tile, name, layout), make_multiply(tile, name)
     store = make_store(tile, total if parts else form.result, wide)
-    parts_of_step, area, step = depth // form.small, rows * columns, 4 * tile.threads
+    pieces, area, step = depth // form.small, rows * columns, 4 * tile.threads
 
     @cuda.jit(launch_bounds=(tile.threads, 1))
-    def small(a, b, words_a, words_b, out, sizes, which, matrix_steps, partials, counters):
+    def small(a, b, words_a, words_b, out, sizes, order, matrix_steps, partials, counters):
         memory = cuda.shared.array(0, uint8, alignment=128)
         tiles, words = view_at(memory, 0, 2 * stage_size, element), view_at(memory, 0, stage_size, uint32)
         sums = cuda.local.array((down, across, 4), total)
@@ -75,16 +76,12 @@ def small(tile, name, layout, parts, wide):
         right = cuda.local.array((1, across, count_b), held)
         next_a, next_b = cuda.local.array(loads_a, uint32), cuda.local.array(loads_b, uint32)
         m, n, k, pitch_a, pitch_b, head_a, head_b = sizes
-        # The block: a tile of out, a part of K, a matrix.
-        block, tiles_across = uint32(cuda.blockIdx.x), uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
-        row, col = uint32(block // tiles_across * uint32(rows)), uint32(block % tiles_across * uint32(columns))
-        steps_in_all = uint32(uint32(k + uint32(depth - 1)) // uint32(depth))
-        share = uint32(uint32(steps_in_all + uint32(cuda.gridDim.y - 1)) // uint32(cuda.gridDim.y) * uint32(depth))
-        first = uint32(uint32(cuda.blockIdx.y) * share)
-        limit = uint32(min(k, uint32(first + share)))
-        z = uint32(which[0] + uint32(cuda.blockIdx.z))
-        start_a = uint64(uint32(z // which[1]) % which[2]) * matrix_steps[0]
-        start_b = uint64(uint32(z // which[3]) % which[4]) * matrix_steps[1]
+        number = uint32(cuda.blockIdx.x)
+        z, part, row, col, first, last = place(number, order)
+        row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
+        z_a, z_b = matrices_of(z, order)
+        start_a, start_b = uint64(z_a) * matrix_steps[0], uint64(z_b) * matrix_steps[1]
+        first, limit = uint32(first * uint32(depth)), uint32(min(k, uint32(last * uint32(depth))))
         # The thread: a lane of a warp, which has a place in the tile.
         tid = uint32(cuda.threadIdx.x)
         warp, lane = tid // uint32(32), tid % uint32(32)
@@ -109,49 +106,51 @@ def small(tile, name, layout, parts, wide):
             if first < limit:
                 load_a(next_a, a, words_a, start_a, row, first, limit, m, pitch_a, head_a, shift_a)
                 load_b(next_b, b, words_b, start_b, col, first, limit, n, pitch_b, head_b, shift_b)
-            for part in range(parts_of_step):
-                from_a = stage + at_a(warp_row, lane, part)
-                from_b = stage + uint32(stage_a) + at_b(warp_col, lane, part)
+            for piece in range(pieces):
+                from_a = stage + at_a(warp_row, lane, piece)
+                from_b = stage + uint32(stage_a) + at_b(warp_col, lane, piece)
                 read(tiles, from_a, from_b, left, right, 0)
                 multiply(sums, left, right, 0)
             # A thread comes back to this stage after the next barrier, when no warp reads it any more.
             stage = uint32(uint32(stage_size) - stage)
         cuda.syncthreads()
-        if cuda.gridDim.y == 1 or join(sums, partials, counters):
+        if order.parts.value == 1 or join(sums, partials, counters, number, z, part, order):
             store(out, memory, sums, uint64(z) * m, row + warp_row, col + warp_col, m, n)
 
     @cuda.jit(device=True, forceinline=True)
-    def join(sums, partials, counters):
+    def join(sums, partials, counters, number, z, part, order):
         """Leave the sums of a part; return whether this block is the last of the tile, which has all sums then."""
         last = cuda.shared.array(1, uint32)
-        tid, parts = uint32(cuda.threadIdx.x), uint32(cuda.gridDim.y)
-        number = uint64(cuda.blockIdx.z) * uint64(cuda.gridDim.x) + uint64(cuda.blockIdx.x)
-        first = number * parts * uint64(area) + uint64(4) * tid
-        mine = first + uint64(cuda.blockIdx.y) * uint64(area)
+        tid, parts, tiles = uint32(cuda.threadIdx.x), order.parts.value, order.area.value
+        mine = uint64(number) * uint64(area) + uint64(4) * tid
         for i in range(down):
             for j in range(across):
                 at = mine + uint64((i * across + j) * step)
                 store4(partials, at, sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3])
         cuda.syncthreads()
+        number = uint32(number - part * tiles)
         if tid == 0:
             cuda.threadfence()
-            last[0] = cuda.atomic.inc(counters, number, uint32(parts - uint32(1)))
+            tile_number = uint32(number - z * (parts - uint32(1)) * tiles)
+            last[0] = cuda.atomic.inc(counters, tile_number, uint32(parts - uint32(1)))
             cuda.threadfence()
         cuda.syncthreads()
         if last[0] != parts - uint32(1):
             return False
+        first = uint64(number) * uint64(area) + uint64(4) * tid
         for i in range(down):
             for j in range(across):
                 for e in range(4):
                     sums[i, j, e] = total(0)
-        for part in range(0, parts, AT_ONCE):
+        for base in range(0, parts, AT_ONCE):
             for i in range(down):
                 for j in range(across):
                     for u in range(AT_ONCE):
                         # Parts past the last read the first one, so that no load is behind a branch.
-                        inside = uint32(part + u) < parts
+                        inside = uint32(base + u) < parts
                         at = first + uint64((i * across + j) * step)
-                        w, x, y, z = load4(partials, at + uint64(part + u) * uint64(area) if inside else at)
+                        more = uint64(base + u) * uint64(tiles) * uint64(area)
+                        w, x, y, z = load4(partials, at + more if inside else at)
                         sums[i, j, 0] += w if inside else total(0)
                         sums[i, j, 1] += x if inside else total(0)
                         sums[i, j, 2] += y if inside else total(0)

@@ -1,6 +1,5 @@
 """The launches of a product on tensor cores: operands as these can read them, one product, and the sum of its parts."""
 
-import functools
 import itertools
 from math import gcd
 from typing import Any, NamedTuple
@@ -29,23 +28,26 @@ from gpukit.matmul.align import (
     turn_bytes,
     turn_grid,
 )
-from gpukit.matmul.cost import TENSOR_SPEEDS, choose_tensor, tensor_time
+from gpukit.matmul.cost import MAX_FEW, TENSOR_SPEEDS, choose_tensor, high_pays, tensor_time
 from gpukit.matmul.fast import SUM_THREADS, choose_sum
 from gpukit.matmul.formats import FORMATS, Format
 from gpukit.matmul.maps import movable_map
 from gpukit.matmul.operands import Flat, Operand
 from gpukit.matmul.raster import make_order
 from gpukit.matmul.shallow import ShallowTile, shallow
+from gpukit.matmul.sliced import SlicedTile, sliced
 from gpukit.matmul.small import SmallTile, small
-from gpukit.matmul.warpgroups import boxes, is_turned, warpgroups
+from gpukit.matmul.warpgroups import GroupTile, boxes, is_turned, warpgroups
 from gpukit.matmul.warps import WarpTile, warps
 from warpstep.integers import ceil_div
 from warpstep.limits import LINE, MAX_GRID_YZ
 
-__all__ = ["Rows", "tensor_launches"]
+__all__ = ["Rows", "takes_high", "tensor_launches"]
 
 #: Bytes that rows must begin at multiples of. Those of a copy are whole lines, so that a row of a tile is one.
 UNIT = 16
+#: Bytes of the elements that `align_rows` copies.
+ITEM = 2
 
 
 class Rows(NamedTuple):
@@ -116,7 +118,7 @@ def tensor_launches(flat: Flat, m: int, n: int, name: str, work):
         for operand, rows, along in zip((flat.a, flat.b), (m, n), "NT", strict=True)
     ]
     kind, copied = _choose_kind(found, form, ways, (m, n, flat.k, batch), has_groups)
-    copy = _copy_rows if form.itemsize == 2 and _have_chunks(found) else _copy_each
+    copy = _copy_rows if _have_chunks(found, copied, form, ways) else _copy_each
     copies, operands = copy(found, copied, form, ways, work) if copied else ([], found)
     yield from copies
     k = operands[0].columns if operands[0].along else operands[0].rows
@@ -127,7 +129,9 @@ def tensor_launches(flat: Flat, m: int, n: int, name: str, work):
     if isinstance(tile, SmallTile):
         launches = _small_launches
     elif isinstance(tile, ShallowTile):
-        launches = functools.partial(_warp_launches, make=shallow)
+        launches = _shallow_launches
+    elif isinstance(tile, SlicedTile):
+        launches = _sliced_launches
     elif isinstance(tile, WarpTile):
         launches, summed = _warp_launches, parts
     # Short elements are stored in pairs.
@@ -139,10 +143,18 @@ def tensor_launches(flat: Flat, m: int, n: int, name: str, work):
             n * total.itemsize % UNIT == 0,
             form.total,
         )
+    wide = wide and not (isinstance(tile, SlicedTile) or isinstance(tile, GroupTile) and tile.swapped)
     words = target.view(np.uint32) if wide else target
     yield from launches(tile, name, (m, n, k, parts, batch), operands, words, element is form.total, wide, work)
     if target is not flat.out:
         yield from _sum_launches(target, flat, m, n, summed, form, factors, work.stream)
+
+
+def takes_high(flat: Flat, m: int, n: int) -> bool:
+    """Whether "high" computes this product by three of TF32."""
+    kind = "groups" if _check_capability() else _warps_kind()
+    counts, multiprocessors = (flat.a.rule[1], flat.b.rule[1]), cuda.get_current_device().MULTIPROCESSOR_COUNT
+    return flat.k > 0 and high_pays(m, n, flat.k, flat.batch, counts, multiprocessors, kind)
 
 
 def _check_capability():
@@ -185,6 +197,8 @@ def _choose_kind(found: list[Rows], form: Format, ways: tuple, sizes: tuple, has
     if kind == "groups":  # rows that begin at lines are read faster
         rest = [which for which in (0, 1) if which not in copied and found[which].lines() > 1]
         ways_to_go += [(kind, [*copied, *more]) for n_more in (1, 2) for more in itertools.combinations(rest, n_more)]
+    if kind == "groups" and m <= MAX_FEW and (found[0].along or not form.turns):
+        ways_to_go += [("few", copied) for _, copied in ways_to_go]
     if plain:
         ways_to_go.append(("small", []))
     shape = m, n, k * form.itemsize, batch, cuda.get_current_device().MULTIPROCESSOR_COUNT
@@ -192,9 +206,8 @@ def _choose_kind(found: list[Rows], form: Format, ways: tuple, sizes: tuple, has
     def predicted(way):
         kind, copied = way
         lines = tuple(1.0 if which in copied else found[which].lines() for which in (0, 1))
-        return tensor_time(
-            *shape, kind, tuple(found[which].copied_bytes for which in copied), form.itemsize == 2, lines
-        )
+        by_rows = _have_chunks(found, copied, form, ways)
+        return tensor_time(*shape, kind, tuple(found[which].copied_bytes for which in copied), by_rows, lines)
 
     return min(ways_to_go, key=predicted)
 
@@ -213,23 +226,30 @@ def _must_copy(rows: Rows, form: Format, way, has_groups):
     return not has_groups and not rows.ends_aligned()
 
 
-def _have_chunks(found: list[Rows]) -> bool:
-    """Whether `align_rows` can number what it copies."""
-    return all(rows.matrices * rows.rows * chunks_across(rows.columns) <= MAX_CHUNKS for rows in found)
+def _have_chunks(found: list[Rows], copied: list[int], form: Format, ways) -> bool:
+    """Whether `align_rows` copies these operands: as they lie, by 2 bytes, and it can number their chunks."""
+    return all(
+        ways[which] == PLAIN
+        and (rows.along or form.turns)
+        and rows.begins_aligned(ITEM)
+        and rows.ends_aligned(ITEM)
+        and rows.matrices * rows.rows * chunks_across(rows.columns * form.itemsize // ITEM) <= MAX_CHUNKS
+        for which, rows in enumerate(found)
+        if which in copied
+    )
 
 
 def _copy_rows(found: list[Rows], copied: list[int], form: Format, ways, work):
-    """The launch that copies operands of 2 bytes an element, as a list, and what to multiply."""
-    operands, arguments, blocks = list(found), [], []
+    """The launch that copies operands by 2 bytes, as a list, and what to multiply."""
+    operands, arguments, blocks, item = list(found), [], [], form.itemsize
     for which in copied:
         rows = found[which]
-        odd = address_of(rows.flat) // form.itemsize % 2
-        chunks = make_chunks(rows.matrices, rows.rows, rows.columns, odd, rows.pitch, rows.step)
-        pitch = int(chunks.across.value) * CHUNK
-        copy = work.take(f"operand {which}", rows.matrices * rows.rows * pitch, np.uint16)
-        operands[which] = rows._replace(
-            flat=copy.view(dtype_of_type(form.element)), pitch=pitch, step=rows.rows * pitch
-        )
+        odd = address_of(rows.flat) // ITEM % 2
+        used, pitch, step = (n * item // ITEM for n in (rows.columns, rows.pitch, rows.step))
+        chunks = make_chunks(rows.matrices, rows.rows, used, odd, pitch, step)
+        pitch = int(chunks.across.value) * CHUNK * ITEM // item
+        copy = work.take(f"operand {which}", rows.matrices * rows.rows * pitch, dtype_of_type(form.element))
+        operands[which] = rows._replace(flat=copy, pitch=pitch, step=rows.rows * pitch)
         arguments += rows.flat.view(np.uint16), copy.view(np.uint32), chunks
         blocks.append(chunks.blocks)
     if len(copied) == 1:  # the second operand has no blocks
@@ -271,23 +291,28 @@ def _copy(rows: Rows, form: Format, way, purpose, work):
 
 def _group_launches(tile, name, sizes, operands, out, is_total, wide, work):
     """One launch, whose blocks stay on their multiprocessors."""
-    m, n, k, parts, batch = sizes
+    m, n, k, _, batch = sizes
+    if tile.swapped:
+        operands, m, n = operands[::-1], n, m
     layout = _layout_of(operands)
-    kernel, found_boxes = warpgroups(tile, name, layout, parts > 1, is_total, wide), boxes(tile, name, layout)
+    kernel, found_boxes = warpgroups(tile, name, layout, is_total, wide), boxes(tile, name, layout)
     intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
-    if tile.cluster > 1:
-        intrinsics.set_cluster_size(kernel, tile.cluster)
+    of_cluster = tile.cluster * tile.slices
+    if of_cluster > 1:
+        intrinsics.set_cluster_size(kernel, of_cluster)
     maps = [movable_map(_array_of(rows), box, work) for rows, box in zip(operands, found_boxes, strict=True)]
     down, across, steps = tile.down(m), ceil_div(n, tile.columns), ceil_div(k, FORMATS[name].depth)
-    order = make_order(down, across, steps, parts, batch, tuple(rows.rule for rows in operands))
-    clusters = max(cuda.get_current_device().MULTIPROCESSOR_COUNT * tile.resident // tile.cluster, 1)
-    blocks = min(int(order.tiles), clusters * tile.cluster)
+    order = make_order(down, across, steps, 1, batch, tuple(rows.rule for rows in operands))
+    blocks, held = int(order.tiles) * tile.slices, 0
+    if tile.slices == 1:
+        clusters = max(cuda.get_current_device().MULTIPROCESSOR_COUNT * tile.resident // of_cluster, 1)
+        blocks = min(blocks, clusters * of_cluster)
+    else:
+        held = blocks * tile.rows * tile.columns
     launch = configure_quietly(kernel, blocks, tile.threads, work.stream, tile.shared_bytes)
     out = out.view(np.float32) if is_turned(name, layout) else out
-    held = int(order.tiles) * tile.rows * tile.columns if parts > 1 else 0
     partials = work.take("partials", held, dtype_of_type(FORMATS[name].total))
-    counters = work.zeros(down * across * batch if parts > 1 else 1)
-    yield launch, (*maps, out, (np.uint32(m), np.uint32(n)), order, partials, counters)
+    yield launch, (*maps, out, (np.uint32(m), np.uint32(n)), order, partials)
 
 
 def _layout_of(operands):
@@ -302,14 +327,41 @@ def _array_of(rows: Rows):
 
 
 def _small_launches(tile, name, sizes, operands, out, is_total, wide, work):
-    m, n, _, parts, batch = sizes
-    tiles = ceil_div(m, tile.rows) * ceil_div(n, tile.columns) * min(batch, MAX_GRID_YZ)
-    held = tiles * parts * tile.rows * tile.columns if parts > 1 else 1
-    more = work.take("partials", held, dtype_of_type(FORMATS[name].total)), work.zeros(tiles if parts > 1 else 1)
     kernel = small(tile, name, _layout_of(operands), is_total, wide)
     bits = [rows.flat.view(np.uint16) for rows in operands]
     heads, words = zip(*map(_chunks, bits), strict=True)
-    return _batch_launches(kernel, tile, sizes, operands, (*bits, *words), heads, out, more, work)
+    return _tile_launches(kernel, tile, name, sizes, operands, (*bits, *words), heads, out, work, joins=True)
+
+
+def _shallow_launches(tile, name, sizes, operands, out, is_total, wide, work):
+    kernel = shallow(tile, name, _layout_of(operands), is_total, wide)
+    bits = [rows.flat.view(np.uint16) for rows in operands]
+    return _tile_launches(kernel, tile, name, sizes, operands, bits, (), out, work)
+
+
+def _sliced_launches(tile, name, sizes, operands, out, is_total, wide, work):
+    kernel = sliced(tile, name, _layout_of(operands), is_total)
+    bits = [rows.flat.view(np.uint16) for rows in operands]
+    return _tile_launches(kernel, tile, name, sizes, operands, bits, (), out, work, joins=True)
+
+
+def _tile_launches(kernel, tile, name, sizes, operands, arrays, heads, out, work, joins=False):
+    """Make one launch, with a block for each tile and part of K."""
+    m, n, k, parts, batch = sizes
+    a, b = operands
+    form = FORMATS[name]
+    down, across, steps = ceil_div(m, tile.rows), ceil_div(n, tile.columns), ceil_div(k * form.itemsize, tile.depth)
+    order, more = make_order(down, across, steps, parts, batch, (a.rule, b.rule)), ()
+    if joins:
+        held = int(order.tiles) * tile.rows * tile.columns if parts > 1 else 1
+        more = (
+            work.take("partials", held, dtype_of_type(form.total)),
+            work.zeros(down * across * batch if parts > 1 else 1),
+        )
+    intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
+    launch = configure_quietly(kernel, int(order.tiles), tile.threads, work.stream, tile.shared_bytes)
+    sizes = tuple(np.uint32(size) for size in (m, n, k, a.pitch, b.pitch, *heads))
+    yield launch, (*arrays, out, sizes, order, (np.uint64(a.step), np.uint64(b.step)), *more)
 
 
 def _chunks(bits):
@@ -320,24 +372,20 @@ def _chunks(bits):
     return head, device_array_of((words,), (4,), np.uint32, bits, head * item)
 
 
-def _warp_launches(tile, name, sizes, operands, out, is_total, wide, work, make=warps):
-    kernel = make(tile, name, _layout_of(operands), is_total, wide)
-    bits = [rows.flat.view(np.uint16) if FORMATS[name].itemsize == 2 else rows.flat for rows in operands]
-    return _batch_launches(kernel, tile, sizes, operands, bits, (), out, (), work)
-
-
-def _batch_launches(kernel, tile, sizes, operands, arrays, heads, out, more, work):
+def _warp_launches(tile, name, sizes, operands, out, is_total, wide, work):
     """Make one launch, or one for as many matrices as a grid has blocks along z."""
     m, n, k, parts, batch = sizes
     a, b = operands
+    kernel = warps(tile, name, _layout_of(operands), is_total, wide)
+    arrays = [rows.flat.view(np.uint16) if FORMATS[name].itemsize == 2 else rows.flat for rows in operands]
     intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
     tiles = ceil_div(m, tile.rows) * ceil_div(n, tile.columns)
-    sizes = tuple(np.uint32(size) for size in (m, n, k, a.pitch, b.pitch, *heads))
+    sizes = tuple(np.uint32(size) for size in (m, n, k, a.pitch, b.pitch))
     for z in range(0, batch, MAX_GRID_YZ):
         blocks = tiles, parts, min(batch - z, MAX_GRID_YZ)
         launch = configure_quietly(kernel, blocks, tile.threads, work.stream, tile.shared_bytes)
         which = tuple(np.uint32(x) for x in (z, *a.rule, *b.rule))
-        yield launch, (*arrays, out, sizes, which, (np.uint64(a.step), np.uint64(b.step)), *more)
+        yield launch, (*arrays, out, sizes, which, (np.uint64(a.step), np.uint64(b.step)))
 
 
 def _sum_launches(parts, flat, m, n, count, form, factors, stream):

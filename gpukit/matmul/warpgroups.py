@@ -7,7 +7,8 @@ fro: a stage is full when its bytes have come, and free when all groups have mul
 
 The blocks of a cluster compute tiles below one another. Each copies its part of ``b`` to all of them, so a stage is
 free when the groups of all have multiplied it. A row of a box that does not begin at a cache line lies in two: without
-clusters, such copies take longer than the products.
+clusters, such copies take longer than the products. Or the blocks of a cluster compute one tile, each with a slice of
+K, and add up their sums.
 """
 
 import functools
@@ -34,7 +35,7 @@ from gpukit.intrinsics import (
     zeros,
 )
 from gpukit.matmul.formats import FORMATS, ROW
-from gpukit.matmul.joined import WORD, make_join
+from gpukit.matmul.joined import make_exchange, make_owns, make_slice
 from gpukit.matmul.raster import matrices_of, place
 from gpukit.matmul.rows import WARP_ROWS, make_rows, make_store_rows, rows_bytes, rows_columns
 from gpukit.matmul.turned import make_following, make_turned_multiply, make_turned_store
@@ -62,7 +63,12 @@ class GroupTile(NamedTuple):
     resident : int
         Blocks that a multiprocessor runs at a time.
     cluster : int
-        Blocks of a cluster.
+        Blocks of a cluster that share ``b``.
+    slices : int
+        Blocks of a cluster that share K.
+    swapped : bool
+        Whether the kernel is given b^T and a^T, and stores the transpose of what it computes: for a few rows of ``a``,
+        which are columns then. They lie along K.
     """
 
     rows: int
@@ -71,6 +77,8 @@ class GroupTile(NamedTuple):
     stages: int
     resident: int = 1
     cluster: int = 1
+    slices: int = 1
+    swapped: bool = False
 
     @property
     def threads(self) -> int:
@@ -85,7 +93,7 @@ class GroupTile(NamedTuple):
     @property
     def held_columns(self) -> int:
         """Columns that there is shared memory for: those across K are copied by 64."""
-        return ceil_div(self.columns, 64) * 64
+        return self.columns if self.swapped else ceil_div(self.columns, 64) * 64
 
     def down(self, rows: int) -> int:
         """Tiles below one another in a result of so many rows: whole clusters, some tiles of which may be empty."""
@@ -99,7 +107,7 @@ class GroupTile(NamedTuple):
     @property
     def shared_bytes(self) -> int:
         """Bytes of dynamic shared memory of a block."""
-        return self.stages * (self.stage_bytes + 16) + rows_bytes(4 * self.groups) + WORD
+        return self.stages * (self.stage_bytes + 16) + rows_bytes(4 * self.groups)
 
 
 def boxes(tile: GroupTile, name: str, layout: str) -> tuple[tuple, tuple]:
@@ -115,7 +123,7 @@ def is_turned(name: str, layout: str) -> bool:
 
 
 @functools.cache
-def warpgroups(tile, name, layout, split, is_total, wide):
+def warpgroups(tile, name, layout, is_total, wide):
     """Make the kernel of out = a b, for matrices in a batch.
 
     Parameters
@@ -125,8 +133,6 @@ def warpgroups(tile, name, layout, split, is_total, wide):
         One of ``FORMATS``.
     layout : str
         As of `gpukit.matmul.fast.fast`. int8 has "NT" only; "tf32" also "NN" and "TT", with one operand across K.
-    split : bool
-        Whether K is cut into parts.
     is_total : bool
         Whether the sums are stored as they are, in their own type.
     wide : bool
@@ -136,26 +142,29 @@ def warpgroups(tile, name, layout, split, is_total, wide):
     Returns
     -------
     kernel
-        ``kernel[blocks, tile.threads, stream, tile.shared_bytes](map_a, map_b, out, (m, n), order, partials,
-        counters)``, with the `Order` of its tiles. The tensor maps have the boxes of `boxes`, on arrays of three axes.
-        ``partials`` and ``counters`` are as of `make_join`. The kernel needs clusters of ``tile.cluster`` blocks.
+        ``kernel[blocks, tile.threads, stream, tile.shared_bytes](map_a, map_b, out, (m, n), order, partials)``, with
+        the `Order` of its tiles. The tensor maps have the boxes of `boxes`, on arrays of three axes. ``partials`` are
+        as of `make_exchange`. The kernel needs clusters of ``tile.cluster * tile.slices`` blocks; with slices it needs
+        a cluster for each tile.
     """
-    rows, columns, groups, stages, _, cluster = tile
+    rows, columns, groups, stages, _, cluster, slices, swapped = tile
     element, total, result, _, _ = form = FORMATS[name]
     depth, (shape_a, shape_b) = form.depth, shapes(tile, form, layout)
     copy_step, following = make_copy(tile, form, layout), make_following(stages)
     if is_turned(name, layout):
         multiply, store = make_turned_multiply(tile, layout), make_turned_store(tile, layout, wide)
     else:
-        multiply, store = make_multiply(tile, form, layout), make_store(tile, total if is_total else result, wide)
+        element_out, make = total if is_total else result, make_swapped_store if swapped else make_store
+        multiply, store = make_multiply(tile, form, layout), make(tile, element_out, wide)
     b_at, full_at = stages * rows * ROW, stages * tile.stage_bytes
     free_at = full_at + 8 * stages
-    join = make_join(tile, total, rows * columns // (GROUP * groups), tile.shared_bytes - WORD)
+    count = rows * columns // (GROUP * groups)
+    slice_of, owns, (leave, add_up) = make_slice(slices), make_owns(tile), make_exchange(tile, total, count)
     # Three groups have 168 registers a thread, the most there are. Those with 128 sums a thread can use more.
     gives = tile.threads == 3 * GROUP and rows * columns == 2 * GROUP * 128
 
     @cuda.jit(launch_bounds=(tile.threads, tile.resident))
-    def warpgroups(map_a, map_b, out, sizes, order, partials, counters):
+    def warpgroups(map_a, map_b, out, sizes, order, partials):
         memory = cuda.shared.array(0, uint8, alignment=1024)
         tiles_a, tiles_b = view_at(memory, 0, shape_a, element), view_at(memory, b_at, shape_b, element)
         full, free = view_at(memory, full_at, stages, uint64), view_at(memory, free_at, stages, uint64)
@@ -167,7 +176,8 @@ def warpgroups(tile, name, layout, split, is_total, wide):
                 mbarrier_init(full, stage, 1)
                 mbarrier_init(free, stage, 4 * groups * cluster)
             fence_barrier_init()
-        (m, n), number, stage = sizes, uint32(cuda.blockIdx.x), uint32(0)
+        (m, n), number, stage = sizes, uint32(cuda.blockIdx.x) // uint32(slices), uint32(0)
+        slice_ = uint32(cuda.blockIdx.x) % uint32(slices)
         # With one row of tiles each element of b is read once, with one column of them each of a.
         once_a, once_b = n <= uint32(columns), m <= uint32(rows * cluster)
         if cluster > 1:
@@ -181,6 +191,7 @@ def warpgroups(tile, name, layout, split, is_total, wide):
                 parity = uint32(1)
                 while number < order.tiles:
                     z, _, row, col, step, last = place(number, order)
+                    step, last = slice_of(step, last, slice_)
                     z_a, z_b = matrices_of(z, order)
                     row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
                     while step < last:
@@ -190,17 +201,21 @@ def warpgroups(tile, name, layout, split, is_total, wide):
                         stage, parity = following(stage, parity)
                         step = uint32(step + uint32(1))
                     number = uint32(number + uint32(cuda.gridDim.x))
+            if slices > 1:
+                cluster_sync()
         else:
             if gives:
                 increase_registers(232)
             parity = uint32(0)
             while number < order.tiles:
-                z, part, row, col, step, last = place(number, order)
+                z, _, row, col, step, last = place(number, order)
+                step, last = slice_of(step, last, slice_)
                 sums, stage, parity = multiply(tiles_a, tiles_b, full, free, stage, parity, uint32(last - step))
-                is_last = True
-                if split:
-                    is_last, sums = join(sums, partials, counters, memory, number, z, part, order)
-                if is_last:
+                if slices > 1:
+                    leave(sums, partials, slice_)
+                    cluster_sync()
+                if owns(slice_):
+                    sums = add_up(sums, partials, slice_)
                     row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
                     store(out, memory, sums, uint64(z) * uint64(m), row, col, m, n)
                 number = uint32(number + uint32(cuda.gridDim.x))
@@ -302,6 +317,30 @@ def make_multiply(tile, form, layout):
 def make_store(tile, element, wide):
     """Make the device function by which a warp stores its 16 rows of a tile."""
     return make_parts(tile, element, wide, tile.columns)
+
+
+@functools.cache
+def make_swapped_store(tile, element, wide):
+    """Make the device function by which a warp stores its 16 rows of a tile as columns of the result."""
+    columns, rows_at = tile.columns, tile.stages * (tile.stage_bytes + 16)
+    view_rows, at_once = make_rows(element, columns, 4 * tile.groups), 32 // WARP_ROWS
+
+    @cuda.jit(device=True, forceinline=True)
+    def store(out, memory, sums, start, row, col, m, n):
+        rows, _ = view_rows(memory, rows_at)
+        warp, lane = uint32(cuda.threadIdx.x) // uint32(32), uint32(cuda.threadIdx.x) % uint32(32)
+        first = uint32(warp * uint32(WARP_ROWS))
+        cuda.syncwarp()
+        store_fragment(rows, (first, uint32(0)), sums)
+        cuda.syncwarp()
+        r, c = lane % uint32(WARP_ROWS), lane // uint32(WARP_ROWS)
+        below = uint32(row + first + r)
+        at = start * n + uint64(col + c) * uint64(m) + below
+        for i in range(0, columns, at_once):
+            if below < m and col + c + uint32(i) < n:
+                out[at + uint64(i) * uint64(m)] = rows[first + r, c + uint32(i)]
+
+    return store
 
 
 @functools.cache

@@ -167,8 +167,8 @@ class Scheduler:
         shape = self.batch.shape
         lanes = np.broadcast_to(True if mask is None else mask, shape)
         held = Held(kind, lanes, members, site)
-        # Lanes of a named barrier may wait for it at several places, and pass it together.
-        alone = kind != "named" or all(other.kind != "named" for other in self.held.values())
+        # Lanes of a named barrier, or of a cluster's, may wait for it at several places, and pass it together.
+        alone = kind not in ("named", "cluster") or all(other.kind != kind for other in self.held.values())
         if alone and self._complete(held).sum() == lanes.sum():
             self.passed(held, lanes)
             return self.go(pc, mask)
@@ -205,6 +205,9 @@ class Scheduler:
             return held.lanes & ~self._in_groups(missing)
         if held.kind == "grid":
             return held.lanes & (not missing.any())
+        if held.kind == "cluster":
+            for other in self.held.values():
+                missing &= ~other.lanes if other.kind == "cluster" else True
         missing = missing.any(axis=1)
         if held.kind == "cluster":
             missing = self.batch.in_clusters(missing)

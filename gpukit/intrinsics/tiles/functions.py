@@ -263,7 +263,7 @@ def cluster_sync(relaxed=False):
 
     A cluster has as many blocks along x as `set_cluster_size` says; a block's rank in it is ``blockIdx.x`` % size. All
     blocks make their barriers and meet before the first of them arrives at, or copies to, another one. They meet again
-    before they return. Needs compute capability 9.0.
+    before they return. Threads may wait at different places in the kernel. Needs compute capability 9.0.
 
     Parameters
     ----------

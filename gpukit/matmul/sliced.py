@@ -1,0 +1,174 @@
+"""A small product on tensor cores, of operands of 2 bytes that lie anywhere, whose K is sliced among the warps of a
+block.
+
+Each warp loads what it multiplies straight to its registers, element by element, and waits for the others once, when
+they add up their sums. The code is short: where one tile is all the work, a longer one takes more time to be fetched
+than to be run.
+"""
+
+import functools
+from typing import NamedTuple
+
+from gpukit.backend import cuda, types, uint8, uint32, uint64
+from gpukit.intrinsics import mma, view_at
+from gpukit.intrinsics.bfloat16 import bfloat16_of
+from gpukit.matmul.formats import FORMATS, INSTRUCTION
+from gpukit.matmul.raster import matrices_of, place
+from gpukit.matmul.shallow import make_load_pair
+from warpstep.limits import WARP
+
+__all__ = ["SlicedTile", "sliced"]
+
+#: Elements between the rows of a warp's sums in shared memory, so that the lanes' pairs lie in different banks.
+PAD = 8
+
+
+class SlicedTile(NamedTuple):
+    """The shape of a block's work.
+
+    Attributes
+    ----------
+    rows, columns : int
+        Of the result that a block computes: multiples of 16 and of 8.
+    warps : int
+        Of a block, each with all of these.
+    pieces : int
+        Instructions along K for which a warp loads operands at a time.
+    """
+
+    rows: int
+    columns: int
+    warps: int
+    pieces: int
+
+    @property
+    def depth(self) -> int:
+        """Bytes of K of a step."""
+        return self.warps * self.pieces * INSTRUCTION
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return WARP * self.warps
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of dynamic shared memory of a block."""
+        return 4 * self.warps * self.rows * (self.columns + PAD)
+
+
+@functools.cache
+def sliced(tile, name, layout, is_total):
+    """Make the kernel of out = a b for matrices in a batch, whose rows, or columns, begin anywhere.
+
+    Parameters
+    ----------
+    tile : SlicedTile
+    name : "float16" or "bfloat16"
+    layout : str
+        As of `gpukit.matmul.fast.fast`.
+    is_total : bool
+        Whether the sums are stored as they are, in their own type.
+
+    Returns
+    -------
+    kernel
+        ``kernel[tiles, tile.threads, stream, tile.shared_bytes](a, b, out, sizes, order, steps, partials, counters)``,
+        with the `Order` of its tiles. Arrays are flat, ``a`` and ``b`` of uint16. ``sizes`` is (m, n, k, elements from
+        row to row, or from column to column, of ``a`` and ``b``), ``steps`` those from matrix to matrix. ``partials``
+        has tile.rows * tile.columns sums for each tile of a part of K, ``counters`` a number for each tile: the last
+        block of a tile adds the parts up in their order.
+    """
+    form, (rows, columns, warps, pieces) = FORMATS[name], tile
+    total, element, small = form.total, form.total if is_total else form.result, form.small
+    down, across, count, area = rows // 16, columns // 8, rows * columns // tile.threads, rows * columns
+    threads = tile.threads
+    halves, float16, rounds, share = name == "float16", types.float16, element == types.uint16, pieces * small
+    depth, pitch = warps * share, columns + PAD
+    load_a, load_b = make_load_pair(layout[0] == "N"), make_load_pair(layout[1] == "T")
+
+    @cuda.jit(launch_bounds=(tile.threads, 1))
+    def sliced(a, b, out, sizes, order, matrix_steps, partials, counters):
+        memory = cuda.shared.array(0, uint8, alignment=128)
+        held = view_at(memory, 0, (warps, rows, pitch), total)
+        sums = cuda.local.array((down, across, 4), total)
+        left, right = cuda.local.array((pieces, down, 4), uint32), cuda.local.array((pieces, across, 2), uint32)
+        m, n, k, pitch_a, pitch_b = sizes
+        number = uint32(cuda.blockIdx.x)
+        z, part, row, col, first, last = place(number, order)
+        row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
+        z_a, z_b = matrices_of(z, order)
+        start_a, start_b = uint64(z_a) * matrix_steps[0], uint64(z_b) * matrix_steps[1]
+        first, limit = uint32(first * uint32(depth)), uint32(min(k, uint32(last * uint32(depth))))
+        tid = uint32(cuda.threadIdx.x)
+        warp, lane = tid // uint32(WARP), tid % uint32(WARP)
+        for i in range(down):
+            for j in range(across):
+                for e in range(4):
+                    sums[i, j, e] = total(0)
+        # A lane holds rows, or columns, g and g + 8, for K of 2 t and 2 t + 1, and of 8 more.
+        g, t = lane // uint32(4), lane % uint32(4) * uint32(2)
+        first = uint32(first + warp * uint32(share) + t)
+        while uint32(first - t) < limit:
+            for p in range(pieces):
+                for i in range(down):
+                    for e in range(4):
+                        down_to, at = uint32(row + g + uint32(16 * i + e % 2 * 8)), uint32(first + 16 * p + e // 2 * 8)
+                        left[p, i, e] = load_a(a, start_a, down_to, at, m, limit, pitch_a)
+                for j in range(across):
+                    for e in range(2):
+                        on_to, at = uint32(col + g + uint32(8 * j)), uint32(first + 16 * p + e * 8)
+                        right[p, j, e] = load_b(b, start_b, on_to, at, n, limit, pitch_b)
+            for p in range(pieces):
+                for i in range(down):
+                    for j in range(across):
+                        four = sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3]
+                        from_a = left[p, i, 0], left[p, i, 1], left[p, i, 2], left[p, i, 3]
+                        from_b = right[p, j, 0], right[p, j, 1]
+                        four = mma(from_a, from_b, four, float16) if halves else mma(from_a, from_b, four)
+                        sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3] = four
+            first = uint32(first + uint32(depth))
+        for i in range(down):
+            for j in range(across):
+                for e in range(4):
+                    held[warp, uint32(16 * i + e // 2 * 8) + g, uint32(8 * j + e % 2) + t] = sums[i, j, e]
+        cuda.syncthreads()
+        own = cuda.local.array(count, total)
+        for e in range(count):
+            i, own[e] = uint32(e * threads) + tid, total(0)
+            for w in range(warps):
+                own[e] += held[w, i // uint32(columns), i % uint32(columns)]
+        if order.parts.value == 1 or join(own, partials, counters, number, z, part, order):
+            for e in range(count):
+                i = uint32(e * threads) + tid
+                r, c = uint32(row + i // uint32(columns)), uint32(col + i % uint32(columns))
+                if (r < m) & (c < n):
+                    at = (uint64(z) * m + r) * n + c
+                    out[at] = bfloat16_of(own[e]) if rounds else element(own[e])
+
+    @cuda.jit(device=True, forceinline=True)
+    def join(own, partials, counters, number, z, part, order):
+        """Leave the sums of a part; return whether this block is the last of the tile, which has all sums then."""
+        last = cuda.shared.array(1, uint32)
+        tid, parts = uint32(cuda.threadIdx.x), order.parts.value
+        for e in range(count):
+            partials[uint64(number) * uint64(area) + uint64(uint32(e * threads) + tid)] = own[e]
+        first = uint32(number - part * order.area.value)
+        cuda.syncthreads()
+        if tid == 0:
+            cuda.threadfence()
+            tile_number = uint32(first - z * (parts - uint32(1)) * order.area.value)
+            last[0] = cuda.atomic.inc(counters, tile_number, uint32(parts - uint32(1)))
+            cuda.threadfence()
+        cuda.syncthreads()
+        if last[0] != parts - uint32(1):
+            return False
+        for e in range(count):
+            own[e] = total(0)
+        for _ in range(parts):
+            for e in range(count):
+                own[e] += partials[uint64(first) * uint64(area) + uint64(uint32(e * threads) + tid)]
+            first = uint32(first + order.area.value)
+        return True
+
+    return sliced
