@@ -293,7 +293,7 @@ def _hull(values):
         low, high = float(values.min()), float(values.max())
         return Number(low, high, int(low != high), dtype) if math.isfinite(low) and math.isfinite(high) else None
     low, high = int(values.min()), int(values.max())
-    apart = np.asarray(values).ravel().astype(np.int64).view(np.uint64) - np.array(low, np.int64).view(np.uint64)
+    apart = np.asarray(values).ravel().astype(np.int64).view(np.uint64) - np.array(low % 2**64, np.uint64)
     return Number(low, high, int(np.gcd.reduce(apart)), dtype)
 
 
