@@ -19,6 +19,7 @@ __all__ = [
     "for_bfloat16",
     "keep_accumulators",
     "make_operations",
+    "multiply_sums",
     "pack_bytes",
     "result_dtype",
 ]
@@ -220,6 +221,18 @@ def _make_finish(op, accumulator, result):
         return number(divided(total) / divided(count)) if is_mean else number(total)
 
     return finish
+
+
+@functools.cache
+def multiply_sums(operation: Operation) -> Operation:
+    """The same sum, multiplied by ``count`` at the end: each element counts as so many."""
+    accumulator, finish_one = operation.accumulator, operation.finish
+
+    @cuda.jit(device=True)
+    def finish(total, count):
+        return finish_one(accumulator(total * accumulator(count)), 1)
+
+    return replace(operation, finish=finish)
 
 
 @functools.cache

@@ -30,6 +30,9 @@ from gpukit.operators import Operation
 from gpukit.reduce import cost, ladder
 from warpstep.values import check_flag, describe, is_int
 
+#: Elements of an array, at least, whose results are copied along axes of stride 0: for fewer a launch takes longer.
+MIN_COPIED = 1 << 19
+
 __all__ = ["launches", "reduce", "reduce_higher_dim", "sum_by"]
 
 
@@ -186,29 +189,68 @@ def _reduction(problem: Problem):
     if out.size == 0:
         return []
     x = as_words(as_device_array(x) if cuda.is_cuda_array(x) else x)
+    # Along axes of stride 0 all elements are the same one.
+    same = frozenset(i for i, n in enumerate(x.shape) if n > 1 and x.strides[i] == 0)
+    repeated = same & axes if op in ("sum", "mean", "max", "min") else frozenset()
+    repeats, x = math.prod(x.shape[i] for i in repeated), _once(x, repeated)
+    count = math.prod(x.shape[i] for i in axes)
+    if op == "sum" and repeats > 1:
+        count, first, again = repeats, operators.multiply_sums(first), operators.multiply_sums(again)
+    make = _launches_and_copy if same - axes and not isinstance(x, np.ndarray) and x.size >= MIN_COPIED else _launches
+    return make(problem, x, axes, first, again, count, out)
+
+
+def _launches_and_copy(problem, x, axes, first, again, count, out):
+    """The launches that reduce the first element along kept axes of stride 0, and copy the result along them."""
+    kept = [i for i in range(x.ndim) if i not in axes]
+    same = frozenset(i for i in kept if x.strides[i] == 0)
+    once = _once(x, same)
+    sizes = [once.shape[i] for i in kept]
+    found = problem.work.take("once", math.prod(sizes), out.dtype)
+    steps = zip(kept, _contiguous(sizes, out.dtype.itemsize), strict=True)
+    shape, steps = tuple(x.shape[i] for i in kept), tuple(0 if i in same else step for i, step in steps)
+    made = _launches(problem, once, axes, first, again, count, found)
+    return made + copy_launches(device_array_of(shape, steps, out.dtype, found), out.reshape(shape), problem.stream)
+
+
+def _once(x, axes):
+    """A view of the first element along these axes."""
+    if not axes:
+        return x
+    if isinstance(x, np.ndarray):
+        return x[tuple(slice(1) if i in axes else slice(None) for i in range(x.ndim))]
+    shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+    return device_array_of(shape, x.strides, x.dtype, x)
+
+
+def _contiguous(sizes, itemsize):
+    """Strides of a contiguous array."""
+    return tuple(math.prod(sizes[i + 1 :]) * itemsize for i in range(len(sizes)))
+
+
+def _launches(problem, x, axes, first, again, count, out):
+    """The launches that reduce an array of elements into contiguous memory."""
     order, gap = _memory_order(x, axes, first.commutative)
     order = [i for i in order if i not in axes and x.shape[i] > 1]
     straight = order == sorted(order)
     if x.size and not isinstance(x, np.ndarray) and not (straight and gap is not None):
-        made = _where_it_is(x, axes, first, out, gap is None, problem)
+        made = _where_it_is(x, axes, first, count, out, gap is None, problem)
         if made is not None:
             return made
     flat, form = _flatten(x, axes, problem.on_device, first.commutative)
     if straight:
-        return launches(flat, form, first, again, out.reshape(out.size), problem.work, problem.stream)
+        return launches(flat, form, first, again, out.reshape(out.size), problem.work, problem.stream, count)
     # The results come in the order in memory of the kept axes: it costs less to transpose these than the elements.
     found = problem.work.take("turned", out.size, out.dtype)
-    made = launches(flat, form, first, again, found, problem.work, problem.stream)
-    sizes = tuple(x.shape[i] for i in order)
-    steps = {i: math.prod(sizes[at + 1 :]) * out.dtype.itemsize for at, i in enumerate(order)}
+    made = launches(flat, form, first, again, found, problem.work, problem.stream, count)
+    steps = dict(zip(order, _contiguous([x.shape[i] for i in order], out.dtype.itemsize), strict=True))
     shape = tuple(x.shape[i] for i in sorted(order))
     turned = device_array_of(shape, tuple(steps[i] for i in sorted(order)), out.dtype, found)
     return made + copy_launches(turned, out.reshape(shape), problem.stream)
 
 
-def _where_it_is(x, axes, first, out, has_gaps, problem):
+def _where_it_is(x, axes, first, count, out, has_gaps, problem):
     """Make the launches that reduce a device array of any strides; None if other kernels are faster or can do more."""
-    count = math.prod(x.shape[i] for i in axes)
     if count == 1 and first.result == x.dtype:
         return copy_launches(x, out.reshape(x.shape), problem.stream)
     if any(stride % x.dtype.itemsize for stride in x.strides):
@@ -324,6 +366,7 @@ def launches(
     out: Any,
     work: WorkMemory | None = None,
     stream: Any = 0,
+    count: int | None = None,
 ) -> list[tuple]:
     """The launches that reduce a flat array, to be made, traced or timed in this order.
 
@@ -338,13 +381,15 @@ def launches(
     work : WorkMemory, optional
         New memory unless given.
     stream : 0 or a CUDA stream
+    count : int, optional
+        What ``first.finish`` gets: the number of elements of a result unless given.
 
     Returns
     -------
     list of (launch, arguments)
     """
-    work = WorkMemory(stream) if work is None else work
-    form, count = list(form), math.prod(size for size, reduced in form if reduced)
+    work, form = WorkMemory(stream) if work is None else work, list(form)
+    count = math.prod(size for size, reduced in form if reduced) if count is None else count
     if not any(reduced for _, reduced in form):
         form = [*form, (1, True)]
     if sum(reduced for _, reduced in form) > 1:

@@ -1,5 +1,6 @@
 """`gpukit.reduce` against NumPy, and the counts of the ladder's kernels."""
 
+import itertools
 import math
 from concurrent.futures import ThreadPoolExecutor
 
@@ -352,6 +353,18 @@ def test_any_strides_are_read_where_they_are(monkeypatch):
         on_device = view_on_device(view, base, cuda.to_device(base))
         got = reduce.reduce(on_device, axes).copy_to_host()
         assert np.array_equal(got, view.sum(axes)), (view.shape, view.strides, axes)
+
+
+def test_elements_that_repeat_are_read_once(monkeypatch):
+    """Along axes of stride 0: reduced ones multiply a sum, results are copied along kept ones."""
+    monkeypatch.setattr(api, "MIN_COPIED", 0)
+    base = np.rint(4 * filled((6, 1, 5, 1), "f4"))
+    view = np.broadcast_to(base, (6, 3, 5, 4))
+    on_device = view_on_device(view, base, cuda.to_device(base))
+    for axes, op in itertools.product(((1,), (2,), (0, 3), (1, 2, 3)), ("sum", "mean", "max")):
+        for x in (view, on_device):
+            got = np.asarray(reduce.reduce(x, axes, op, keepdims=True))
+            assert np.allclose(got, getattr(view, op)(axes, keepdims=True), rtol=1e-6), (axes, op)
 
 
 def test_few_columns_are_read_as_one_run(monkeypatch):
