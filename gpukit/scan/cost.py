@@ -6,7 +6,7 @@ from gpukit.backend import cuda
 from gpukit.operators import Operation
 from gpukit.scan import fast
 from warpstep.integers import ceil_div, next_power_of_two
-from warpstep.limits import MAX_GRID_YZ, WARP
+from warpstep.limits import MAX_GRID_YZ, SECTOR, WARP
 
 __all__ = ["Launch", "choose"]
 
@@ -29,6 +29,9 @@ COLUMN_THREADS = 1024
 #: Rows of a share at least. Up to so many shares, each adds up the amounts of those before it; ``offsets`` does so for
 #: more. Threads of its block.
 MIN_ROWS, MAX_SHARES, OFFSET_THREADS = 64, 32, 1024
+#: Threads of a block of ``stripes``, at most. It is faster than shares of rows for at most so many tiles of rows, and
+#: bytes of input and output together; and faster than one thread for all rows of a column from so many rows on.
+STRIPE_THREADS, STRIPE_TILES, STRIPE_BYTES, MIN_STRIPE_ROWS = 512, 2, 64 << 20, 48
 
 
 class Launch(NamedTuple):
@@ -71,7 +74,7 @@ def choose(
     exclusive : bool
     """
     if inner > 1:
-        return _columns(operation, aligned, outer, n, inner, exclusive)
+        return _columns(operation, itemsize, aligned, outer, n, inner, exclusive)
     vector = min(MAX_VECTOR, 16 // max(itemsize, operation.result.itemsize, 2), aligned)
     while outer > 1 and n % vector:
         vector //= 2
@@ -106,12 +109,17 @@ def _tiles(operation, itemsize, vector, outer, n, exclusive):
     return Launch(kernel, outer * tiles, THREADS, (n, tiles, outer * tiles <= resident * processors), words=words)
 
 
-def _columns(operation, aligned, outer, n, inner, exclusive):
+def _columns(operation, itemsize, aligned, outer, n, inner, exclusive):
     vector = min(MAX_VECTOR, aligned, 16 // operation.partial.itemsize)
     while inner % vector:
         vector //= 2
     across = outer * (inner // vector)
     wanted = COLUMN_THREADS * cuda.get_current_device().MULTIPROCESSOR_COUNT
+    nbytes = outer * n * inner * (itemsize + operation.result.itemsize)
+    width = max(4, min(WARP, SECTOR // (vector * itemsize)))
+    few = MIN_STRIPE_ROWS <= n <= STRIPE_TILES * STRIPE_THREADS // width * COLUMN_LOADS and nbytes <= STRIPE_BYTES
+    if few and across < wanted // 4:
+        return [_stripes(operation, width, vector, outer, n, inner, exclusive)]
     shares = max(1, min(wanted // across, n // MIN_ROWS, MAX_GRID_YZ))
     rows = ceil_div(n, shares)
     shares = ceil_div(n, rows)
@@ -131,3 +139,11 @@ def _columns(operation, aligned, outer, n, inner, exclusive):
     kernel = fast.make_offsets(operation, OFFSET_THREADS, COLUMN_LOADS)
     offsets = Launch(kernel, ceil_div(columns, width), OFFSET_THREADS, (columns, shares, width), amounts, alone=True)
     return [launch("amounts"), offsets, launch("rest")]
+
+
+def _stripes(operation, width, vector, outer, n, inner, exclusive):
+    loads = COLUMN_LOADS // 2 if n * width <= STRIPE_THREADS * COLUMN_LOADS // 2 else COLUMN_LOADS
+    threads = min(STRIPE_THREADS, max(WARP, next_power_of_two(ceil_div(n, loads) * width)))
+    across = ceil_div(inner, width * vector)
+    kernel = fast.make_stripes(operation, vector, width, threads, loads, exclusive)
+    return Launch(kernel, outer * across, threads, (n, inner, across))

@@ -3,6 +3,7 @@
 1. ``groups``: inner is 1 and n is small. Some lanes of a warp take a row.
 2. ``tiles``: inner is 1 and n is large. A block takes a tile of a row, and looks back at the tiles before it.
 3. ``columns``: inner is more than 1. A thread takes neighbouring columns, and goes down their rows.
+4. ``stripes``: inner is more than 1. A block takes neighbouring columns, and its threads share their rows.
 
 A tile needs the sum of all tiles before it. It does not wait for its neighbour's result, which would make a chain of
 all tiles, but for the totals of earlier tiles. 32 tiles are a group, 32 groups a section. The last tile of a group
@@ -32,6 +33,7 @@ __all__ = [
     "make_groups",
     "make_look_back",
     "make_offsets",
+    "make_stripes",
     "make_tiles",
 ]
 
@@ -40,8 +42,8 @@ GROUP = WARP
 #: Where what blocks have published begins among the words, and the lower half of a word.
 FIRST, LOWER = WARP // 2, (1 << 32) - 1
 #: Registers of a thread of ``tiles`` at most, by the bytes of an accumulator: where it holds its elements, and where
-#: they are in shared memory. More blocks on a multiprocessor are worth a few spills: while some wait, others read.
-REGISTERS, STAGED_REGISTERS = {4: 64, 8: 80}, {4: 40, 8: 48}
+#: they are in shared memory. There, for 4 bytes, more blocks on a multiprocessor are worth a few spills.
+REGISTERS, STAGED_REGISTERS = {4: 64, 8: 80}, {4: 40, 8: 64}
 #: Nanoseconds between two looks at a word.
 NAP = 20
 
@@ -589,6 +591,67 @@ def make_offsets(operation, threads, loads):
                 total = shared[tid - width] if tid >= width else accumulator(identity)
 
     return offsets
+
+
+@functools.cache
+def make_stripes(operation, vector, width, threads, loads, exclusive):
+    """Make the kernel ``stripes``: a block scans ``width * vector`` columns, and its threads share their rows.
+
+    A thread holds ``loads`` rows of ``vector`` columns in registers. The totals of threads that hold the same columns
+    are scanned across the warp, then across the block. ``across`` blocks take the columns of one index of the outer
+    axis.
+    """
+    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
+    load, write = make_load(vector), _make_write(operation, vector, exclusive)
+    warps, rows_of_tile, columns = threads // WARP, threads // width * loads, width * vector
+    scan_lanes, shift_lanes = make_scan_lanes(operation, step=width), make_shift_lanes(operation, step=width)
+
+    @cuda.jit
+    def stripes(x, out, n, inner, across):
+        held, total = cuda.local.array((loads, vector), accumulator), cuda.local.array(vector, accumulator)
+        ends, each = cuda.shared.array((warps, columns), accumulator), cuda.local.array(warps, accumulator)
+        tid, n, inner = uint32(cuda.threadIdx.x), uint64(n), uint64(inner)
+        warp, own = uint32(tid // uint32(WARP)), uint32(uint32(tid % uint32(width)) * uint32(vector))
+        o = uint32(cuda.blockIdx.x) // uint32(across)
+        column = uint64(uint32(cuda.blockIdx.x) - o * uint32(across)) * uint64(columns) + uint64(own)
+        has_columns = column < inner
+        first, row = (
+            uint64(o) * n * inner + (column if has_columns else uint64(0)),
+            uint64(tid // uint32(width) * loads),
+        )
+        carry, base = accumulator(identity), uint64(0)
+        while base < n:
+            for k in range(loads):  # rows past the last one are the last one again: no branch, so all loads overlap
+                inside = row + uint64(k) < n
+                values = load(x, first + (row + uint64(k) if inside else n - uint64(1)) * inner)
+                for v in range(vector):
+                    held[k, v] = accumulator(values[v]) if inside else accumulator(identity)
+            for v in range(vector):
+                upto = held[0, v]
+                for k in range(1, loads):
+                    upto = accumulator(combine(upto, held[k, v]))
+                upto = scan_lanes(upto)
+                total[v] = shift_lanes(upto)
+                if uint32(cuda.laneid) >= uint32(WARP - width):
+                    ends[warp, own + uint32(v)] = upto
+            cuda.syncthreads()
+            if tid < uint32(columns):
+                for w in range(warps):
+                    each[w] = ends[w, tid]
+                for w in range(warps):
+                    ends[w, tid] = carry
+                    carry = accumulator(combine(carry, each[w]))
+            cuda.syncthreads()
+            for v in range(vector):
+                total[v] = accumulator(combine(ends[warp, own + uint32(v)], total[v]))
+            for k in range(loads):
+                if has_columns and row + uint64(k) < n:
+                    write(out, first + (row + uint64(k)) * inner, held, k, total, True)
+            base, row = base + uint64(rows_of_tile), row + uint64(rows_of_tile)
+            if base < n:
+                cuda.syncthreads()  # ends may be written again
+
+    return stripes
 
 
 @functools.cache

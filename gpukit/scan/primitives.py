@@ -23,8 +23,8 @@ FULL = 0xFFFFFFFF
 
 
 @functools.cache
-def make_scan_lanes(operation, lanes=WARP):
-    """Make ``scan_lanes(value)``: combine the values of the lanes up to this one, in groups of ``lanes``.
+def make_scan_lanes(operation, lanes=WARP, step=1):
+    """Make ``scan_lanes(value)``: combine the values of every ``step``-th lane up to this one, in groups of ``lanes``.
 
     After step k each lane holds its own value and those of the 2**k - 1 lanes before it (Hillis and Steele). Lanes
     select without a branch, which the compiler could move ahead of the shuffles: the warp would then run them twice.
@@ -33,7 +33,7 @@ def make_scan_lanes(operation, lanes=WARP):
 
     @cuda.jit(device=True)
     def scan_lanes(value):
-        lane, distance = uint32(cuda.laneid) % uint32(lanes), 1
+        lane, distance = uint32(cuda.laneid) % uint32(lanes), step
         while distance < lanes:
             before = accumulator(cuda.shfl_up_sync(FULL, shuffle_type(value), distance))
             both = accumulator(combine(before, value))
@@ -45,14 +45,14 @@ def make_scan_lanes(operation, lanes=WARP):
 
 
 @functools.cache
-def make_shift_lanes(operation, lanes=WARP):
-    """Make ``shift_lanes(value)``: the value of the lane before; the identity in the first of each ``lanes``."""
+def make_shift_lanes(operation, lanes=WARP, step=1):
+    """Make ``shift_lanes(value)``: the value ``step`` lanes before; the identity in the first of each ``lanes``."""
     accumulator, shuffle_type, identity = operation.accumulator, operation.shuffle_type, operation.identity
 
     @cuda.jit(device=True)
     def shift_lanes(value):
-        before, first = cuda.shfl_up_sync(FULL, shuffle_type(value), 1), shuffle_type(accumulator(identity))
-        return accumulator(cuda.selp(uint32(cuda.laneid) % uint32(lanes) > uint32(0), before, first))
+        before, first = cuda.shfl_up_sync(FULL, shuffle_type(value), step), shuffle_type(accumulator(identity))
+        return accumulator(cuda.selp(uint32(cuda.laneid) % uint32(lanes) >= uint32(step), before, first))
 
     return shift_lanes
 
