@@ -5,8 +5,9 @@
 2. ``carry``: one block finds what the tiles before each tile leave to it.
 3. ``finish``: the results of segments that end in a later tile than they begin, and of empty ones. A scan runs
    ``tiles`` again instead.
+4. ``whole``: reduces segments in one launch. A few lanes, a warp or a block take a segment; blocks share a long one.
 
-All blocks have the same number of elements, however long the segments are.
+All blocks of ``tiles`` have the same number of elements, however long the segments are.
 """
 
 import functools
@@ -15,16 +16,26 @@ from typing import Any
 import numpy as np
 
 from gpukit import operators
-from gpukit._host.arrays import check_alike, check_apart, check_array, check_numbers, configure_quietly, dtype_of
+from gpukit._host.arrays import (
+    address_of,
+    check_alike,
+    check_apart,
+    check_array,
+    check_numbers,
+    configure_quietly,
+    dtype_of,
+)
 from gpukit._host.call import Problem, call
-from gpukit.backend import cuda, int32, int64, types, uint32
+from gpukit.backend import cuda, int32, int64, types, uint32, uint64
+from gpukit.reduce.fast import make_add_row
+from gpukit.reduce.primitives import is_last, make_combine_lanes, make_combine_warps
 from gpukit.scan.api import OPERATORS
 from gpukit.scan.primitives import FULL
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
 from warpstep.values import check_flag
 
-__all__ = ["make_carry", "make_finish", "make_tiles", "segmented_reduce", "segmented_scan"]
+__all__ = ["make_carry", "make_finish", "make_tiles", "make_whole", "segmented_reduce", "segmented_scan"]
 
 #: Threads of a block, and elements of a thread.
 THREADS, EACH = 256, 8
@@ -34,6 +45,12 @@ PITCH = EACH + 1
 PADDED = THREADS * PITCH
 #: Threads of the block that finds the carries.
 CARRIERS = 512
+#: Elements of a segment that a block of ``whole`` reduces, at most, and elements of a block that shares a longer one.
+#: The kernel is for arrays of as few elements, or with so many in a segment on average. Accesses of a lane under way.
+MAX_WHOLE, CHUNK, MIN_MEAN, LOADS = 1 << 15, 1 << 14, 64, 2
+#: Up to ``MAX_FEW`` elements on average, some lanes reduce a segment; up to ``MAX_ALONE``, or twice as many if there are
+#: ``MANY`` segments, a warp does.
+FEW_LANES, MAX_FEW, MAX_ALONE, MANY = 8, 64, 512, 4096
 
 
 @functools.cache
@@ -220,6 +237,152 @@ def make_finish(operation):
     return finish
 
 
+@functools.cache
+def make_whole(operation, vector, lanes):
+    """Make the kernel ``whole``: ``lanes`` lanes reduce a segment: a block, a warp, or a part of one.
+
+    Segments of more than ``limit`` elements are left to the block. The first ``chunks`` blocks share those of more than
+    ``MAX_WHOLE`` elements, see `make_add_chunk`. The first element is ``offset`` elements after an aligned address.
+    """
+    accumulator, finish, warps = operation.accumulator, operation.finish, THREADS // WARP
+    add_share, combine_warps = make_add_share(operation, vector), make_combine_warps(operation, THREADS)
+    add_chunk, add_few = make_add_chunk(operation, vector), make_add_few(operation, lanes)
+    each, alone = THREADS // lanes, lanes < THREADS
+
+    @cuda.jit(device=True)
+    def segment_at(offsets, segment, segments):
+        """(Where a segment begins, its elements); none past the last one."""
+        if segment >= segments:
+            return uint64(0), uint64(0)
+        start = uint64(offsets[segment])
+        return start, uint64(offsets[segment + uint64(1)]) - start
+
+    @cuda.jit
+    def whole(x, offsets, out, parts, counters, segments, limit, chunks, offset):
+        shared = cuda.shared.array(WARP, accumulator)
+        tid, segments, offset, limit = uint64(cuda.threadIdx.x), uint64(segments), uint64(offset), uint64(limit)
+        if cuda.blockIdx.x < chunks:
+            add_chunk(x, offsets, out, parts, counters, segments, offset, shared)
+            return
+        first, warp = uint64(cuda.blockIdx.x - chunks) * uint64(each), tid // uint64(WARP)
+        if alone:
+            own = first + tid // uint64(lanes)
+            start, n = segment_at(offsets, own, segments)
+            few = n if n <= limit else uint64(0)
+            if lanes == WARP:
+                total = add_share(x, start, few, uint64(0), uint64(1), offset)
+            else:
+                total = add_few(x, start, few)
+            if own < segments and n <= limit and tid % uint64(lanes) == uint64(0):
+                out[own] = finish(total, 1)
+            if not cuda.syncthreads_or(int32(n > limit)):
+                return
+        for w in range(each):
+            start, n = segment_at(offsets, first + uint64(w), segments)
+            if n <= uint64(MAX_WHOLE) and (not alone or n > limit):
+                total = combine_warps(add_share(x, start, n, warp, uint64(warps), offset), shared)
+                if tid == uint64(0):
+                    out[first + uint64(w)] = finish(total, 1)
+
+    return whole
+
+
+@functools.cache
+def make_add_few(operation, lanes):
+    """Make ``add_few(x, start, n)``: what ``lanes`` lanes add up of n elements; the first gets it.
+
+    The order of elements must not matter.
+    """
+    combine, transform, identity = operation.combine, operation.transform, operation.identity
+    accumulator, combine_lanes = operation.accumulator, make_combine_lanes(operation, lanes)
+
+    @cuda.jit(device=True)
+    def add_few(x, start, n):
+        total, i = accumulator(identity), uint64(cuda.threadIdx.x) % uint64(lanes)
+        held = cuda.local.array(LOADS, accumulator)
+        while i < n:
+            for k in range(LOADS):  # out-of-range lanes read the first element: no branch, so all loads overlap
+                inside = i + uint64(k * lanes) < n
+                value = accumulator(transform(x[start + (i + uint64(k * lanes) if inside else uint64(0))]))
+                held[k] = value if inside else accumulator(identity)
+            for k in range(LOADS):
+                total = accumulator(combine(total, held[k]))
+            i += uint64(LOADS * lanes)
+        return combine_lanes(total)
+
+    return add_few
+
+
+@functools.cache
+def make_add_share(operation, vector):
+    """Make ``add_share(x, start, n, sharer, sharers, offset)``: what a warp adds up of n elements that warps share.
+
+    Its first lane gets the result.
+    """
+    add_row, tile, commutative = make_add_row(operation, vector, LOADS), WARP * vector * LOADS, operation.commutative
+    combine_lanes = make_combine_lanes(operation)
+
+    @cuda.jit(device=True)
+    def add_share(x, start, n, sharer, sharers, offset):
+        tiles = (n + (offset + start) % uint64(vector) + uint64(tile - 1)) // uint64(tile)
+        total = add_row(x, start, n, sharer, sharers, (tiles + sharers - uint64(1)) // sharers, offset)
+        return combine_lanes(total) if commutative else total
+
+    return add_share
+
+
+@functools.cache
+def make_add_chunk(operation, vector):
+    """Make ``add_chunk(x, offsets, out, parts, counters, segments, offset, shared)``: a block's share of long segments.
+
+    A block has ``CHUNK`` elements. A segment of more than ``MAX_WHOLE`` elements goes on beyond a chunk in which it
+    begins, so a chunk has parts of two at most: of the one that its first element is in, and of the one that its last
+    element is in. The last block of a segment to finish combines the parts.
+    """
+    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
+    finish, warps = operation.finish, THREADS // WARP
+    add_share, combine_warps = make_add_share(operation, vector), make_combine_warps(operation, THREADS)
+    combine_lanes = make_combine_lanes(operation)
+
+    @cuda.jit(device=True)
+    def add_parts(parts, start, first, count):
+        """Combine a thread's run of the parts of a segment that begins in chunk ``first``."""
+        each = (count + uint64(THREADS - 1)) // uint64(THREADS)
+        part, total = uint64(cuda.threadIdx.x) * each, accumulator(identity)
+        stop = min(part + each, count)
+        while part < stop:
+            inside = part == uint64(0) and start > first * uint64(CHUNK)
+            total = accumulator(combine(total, parts[(first + part) * uint64(2) + uint64(1 if inside else 0)]))
+            part += uint64(1)
+        return total
+
+    @cuda.jit(device=True)
+    def add_chunk(x, offsets, out, parts, counters, segments, offset, shared):
+        found, flag = cuda.shared.array(2, int64), cuda.shared.array(1, int32)
+        tid, chunk, warp = uint64(cuda.threadIdx.x), uint64(cuda.blockIdx.x), uint64(cuda.threadIdx.x) // uint64(WARP)
+        low, n = chunk * uint64(CHUNK), uint64(offsets[segments])
+        high = min(low + uint64(CHUNK), n)
+        if warp < uint64(2) and low < n:
+            found[warp] = find_segment(offsets, segments, int64(low if warp == uint64(0) else high - uint64(1)))
+        cuda.syncthreads()
+        for end in range(2 if low < n else 0):
+            segment = found[end]
+            start, stop = uint64(offsets[segment]), uint64(offsets[segment + int64(1)])
+            if stop - start > uint64(MAX_WHOLE) and (end == 0 or segment != found[0]):
+                begin = max(start, low)
+                total = combine_warps(add_share(x, begin, min(stop, high) - begin, warp, uint64(warps), offset), shared)
+                if tid == uint64(0):
+                    parts[chunk * uint64(2) + uint64(end)] = total
+                first = start // uint64(CHUNK)
+                count = (stop - uint64(1)) // uint64(CHUNK) - first + uint64(1)
+                if is_last(counters, first, count, flag):
+                    total = combine_warps(combine_lanes(add_parts(parts, start, first, count)), shared)
+                    if tid == uint64(0):
+                        out[segment] = finish(total, 1)
+
+    return add_chunk
+
+
 # -- host functions -------------------------------------------------------------------------------------------------
 
 
@@ -321,6 +484,8 @@ def _segmented(problem: Problem):
     if out.size == 0:
         return []
     x, offsets, tiles = problem.on_device(x), problem.on_device(offsets), ceil_div(n, TILE)
+    if part == "reduce" and (n <= MAX_WHOLE or n >= MIN_MEAN * segments):
+        return _reductions(problem, operation, x, offsets, out)
     totals, leads, carries = (
         problem.work.take(name, tiles, operation.partial) for name in ("totals", "leads", "carries")
     )
@@ -341,3 +506,20 @@ def _segmented(problem: Problem):
     else:
         add(make_finish(operation), ceil_div(segments, 256), 256, offsets, out, leads, carries, segments)
     return made
+
+
+def _reductions(problem, operation, x, offsets, out):
+    """The launch of ``segmented_reduce`` for few elements, or segments that are long on average."""
+    n, segments, itemsize = x.size, out.size, x.dtype.itemsize
+    vector, offset, lanes, limit = 16 // itemsize, address_of(x) % 16 // itemsize, THREADS, MAX_WHOLE
+    if n <= MAX_FEW * segments and operation.commutative:
+        lanes, limit = FEW_LANES, MAX_ALONE
+    elif n <= MAX_ALONE * segments:
+        lanes, limit = WARP, MAX_ALONE
+    elif n <= 2 * MAX_ALONE * segments and segments >= MANY:
+        lanes, limit = WARP, 8 * MAX_ALONE
+    chunks = ceil_div(n, CHUNK) if n > MAX_WHOLE else 0
+    blocks = chunks + ceil_div(segments, THREADS // lanes)
+    launch = configure_quietly(make_whole(operation, vector, lanes), blocks, THREADS, problem.stream)
+    work = problem.work.take("parts", 2 * chunks, operation.partial), problem.work.zeros(max(chunks, 1))
+    return [(launch, (x, offsets, out, *work, segments, limit, chunks, offset))]

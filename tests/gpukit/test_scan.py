@@ -69,14 +69,15 @@ def problems(draw):
 @given(problem=problems(), op=st.sampled_from(["sum", "max", "min"]), exclusive=st.booleans())
 @example(problem=(filled((140_001,), "f4"), None), op="sum", exclusive=False)  # a group of tiles and more
 @example(problem=(filled((3, 9001), "u2"), 1), op="sum", exclusive=True)  # rows that begin anywhere
-@example(problem=(filled((2, 700, 5), "f8"), 1), op="sum", exclusive=False)  # shares of rows
+@example(problem=(filled((2, 700, 5), "f8"), 1), op="sum", exclusive=False)  # by blocks that take some columns each
 @example(problem=(filled((500, 7), "i1"), 1), op="max", exclusive=True)  # several rows in a warp
 def test_as_numpy(problem, op, exclusive):
     check(*problem, op, exclusive)
 
 
-def test_many_shares_of_columns():
-    x = filled((2, 2200, 3), "u1")
+@pytest.mark.parametrize("rows", [150, 2060, 2200])
+def test_columns_by_a_block_and_by_few_and_many_shares_of_rows(rows):
+    x = filled((2, rows, 3), "u1")
     assert np.array_equal(launches_of(api._scan, cuda.to_device(x), settings=(1, "sum", False)), x.cumsum(1))
 
 
@@ -341,6 +342,8 @@ def test_a_selection_is_traced_without_a_finding(dtype):
 )
 @example(lengths=[0], how=("f4", "max", "i8"))
 @example(lengths=[4500, 0, 3000], how=("u1", "sum", "i4"))
+@example(lengths=[3, 40_000, 0, 50_000], how=("u1", "sum", "i4"))  # shared by blocks
+@example(lengths=[7] * 4800, how=("f4", "max", "i8"))  # in tiles
 def test_segments_are_reduced_and_scanned(lengths, how):
     dtype, op, offset_dtype = how
     offsets = np.cumsum([0, *lengths]).astype(offset_dtype)
