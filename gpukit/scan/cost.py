@@ -116,7 +116,7 @@ def _columns(operation, itemsize, aligned, outer, n, inner, exclusive):
     across = outer * (inner // vector)
     wanted = COLUMN_THREADS * cuda.get_current_device().MULTIPROCESSOR_COUNT
     nbytes = outer * n * inner * (itemsize + operation.result.itemsize)
-    width = max(4, min(WARP, SECTOR // (vector * itemsize)))
+    width = min(max(4, min(WARP, SECTOR // (vector * itemsize))), next_power_of_two(inner // vector))
     few = MIN_STRIPE_ROWS <= n <= STRIPE_TILES * STRIPE_THREADS // width * COLUMN_LOADS and nbytes <= STRIPE_BYTES
     if few and across < wanted // 4:
         return [_stripes(operation, width, vector, outer, n, inner, exclusive)]
