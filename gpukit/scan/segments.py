@@ -48,8 +48,8 @@ CARRIERS = 512
 #: Elements of a segment that a block of ``whole`` reduces, at most, and elements of a block that shares a longer one.
 #: The kernel is for arrays of as few elements, or with so many in a segment on average. Accesses of a lane under way.
 MAX_WHOLE, CHUNK, MIN_MEAN, LOADS = 1 << 15, 1 << 14, 64, 2
-#: Up to ``MAX_FEW`` elements on average, some lanes reduce a segment; up to ``MAX_ALONE``, or twice as many if there are
-#: ``MANY`` segments, a warp does.
+#: Up to ``MAX_FEW`` elements on average, some lanes reduce a segment; up to ``MAX_ALONE``, or twice as many if there
+#: are ``MANY`` segments, a warp does.
 FEW_LANES, MAX_FEW, MAX_ALONE, MANY = 8, 64, 512, 4096
 
 
