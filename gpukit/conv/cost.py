@@ -13,11 +13,14 @@ from gpukit.backend import cuda, float32, float64, types
 from gpukit.conv import ladder
 from gpukit.conv.depthwise import (
     LAST_THREADS,
+    MAX_DILATION,
     MAX_RUN,
     MAX_TAPS,
     THREADS,
     depthwise,
     depthwise_last,
+    depthwise_pairs,
+    is_along,
     make_tiling,
 )
 from gpukit.conv.fast import Layout, specialised
@@ -58,8 +61,8 @@ IM2COL_SPEED = 2.7e6
 MATMUL_TIME_FACTOR, MATMUL_EXTRA_US, DIRECT_TIME_FACTOR = 1.08, 1.5, 0.88
 #: Block of "naive", and out channels of a thread of "blocked", at most.
 NAIVE_BLOCK, MAX_BLOCKED_CHANNELS = (32, 8), 8
-#: Values of a depthwise result from which a thread has several; rows from one value of the kernel to the next, at most.
-DEPTHWISE_MANY, MAX_DILATION = 1 << 20, 4
+#: Values of a depthwise result from which a thread has several, and of a kernel up to which it has neighbours too.
+DEPTHWISE_MANY, MAX_PAIRED_TAPS = 1 << 17, 25
 #: Bytes of a tile of an image with its channels last, at most.
 MAX_TILE = 96 << 10
 
@@ -199,15 +202,25 @@ def _is_depthwise(x_shape, weight_shape, geometry, groups):
 def _launch_depthwise(convolution, stream):
     """Make (launch, arguments), with several values to a thread where there are enough of them."""
     x, weight, bias, out, geometry, groups = convolution
-    run = MAX_RUN if out.size >= DEPTHWISE_MANY else 1
     if depthwise_reads_last(x, weight.shape, geometry, groups):
         return _launch_depthwise_last(convolution, stream)
-    sizes, threads = _sizes(convolution, (run, 1), 1, False)
-    total = float64 if dtype_of(x) == np.float64 else float32
-    kernel = depthwise(tuple(map(int, weight.shape[2:])), *_steps(geometry), run, total)
+    size, (steps, gaps) = tuple(map(int, weight.shape[2:])), _steps(geometry)
+    total, run = float64 if dtype_of(x) == np.float64 else float32, MAX_RUN if out.size >= DEPTHWISE_MANY else 1
+    if run > 1 and _goes_in_pairs(x, out, size, geometry):
+        kernel, tile = depthwise_pairs(size, steps, gaps[0], int(geometry.padding_w) % 2, total), (run, 2)
+    else:
+        kernel, tile = depthwise(size, steps, gaps, run, total), (1, run) if is_along(size, gaps) else (run, 1)
+    sizes, threads = _sizes(convolution, tile, 1, False)
     launch = configure_quietly(kernel, ceil_div(threads, THREADS), THREADS, stream)
     arrays = (array.reshape(array.size) for array in (x, weight, weight if bias is None else bias, out))
     return launch, (*arrays, sizes)
+
+
+def _goes_in_pairs(x, out, kernel, geometry):
+    """Whether a depthwise kernel can load and store two elements of a row at a time."""
+    even = int(geometry.width.value) % 2 == int(geometry.out_w.value) % 2 == 0
+    aligned = all(address_of(array) % (2 * dtype_of(array).itemsize) == 0 for array in (x, out))
+    return even and aligned and geometry.dilation_w == 1 and kernel[0] > 1 and prod(kernel) <= MAX_PAIRED_TAPS
 
 
 def depthwise_reads_last(x: Any, weight_shape: tuple, geometry: Geometry, groups: int) -> bool:

@@ -7,13 +7,24 @@ import numpy as np
 
 from gpukit.backend import cuda, float32, types, uint32, uint64
 from gpukit.conv.windows import Divisor, covered, divided, make_divisor
-from gpukit.intrinsics import commit_copies, copy_async4, copy_async8, load4, wait_copies
+from gpukit.intrinsics import commit_copies, copy_async4, copy_async8, load2, load4, store2, wait_copies
 from warpstep.integers import ceil_div
 
-__all__ = ["MAX_TAPS", "MAX_RUN", "THREADS", "Tiling", "depthwise", "depthwise_last", "make_tiling"]
+__all__ = [
+    "MAX_DILATION",
+    "MAX_RUN",
+    "MAX_TAPS",
+    "THREADS",
+    "Tiling",
+    "depthwise",
+    "depthwise_last",
+    "is_along",
+    "make_tiling",
+]
 
-#: Values of the kernel, all of which a thread holds in registers, and neighbouring values of a thread, at most.
-MAX_TAPS, MAX_RUN = 49, 4
+#: Values of the kernel, all of which a thread holds in registers, neighbouring values of a thread, and pixels from one
+#: value of the kernel to the next, at most.
+MAX_TAPS, MAX_RUN, MAX_DILATION = 49, 4, 4
 THREADS = 256
 
 
@@ -21,20 +32,23 @@ THREADS = 256
 def depthwise(kernel, stride, dilation, run, total):
     """Make the kernel ``depthwise[blocks, THREADS](x, weight, bias, out, sizes)`` for C-contiguous flat arrays.
 
-    Neighbouring threads compute neighbouring values of a row, and each thread those of ``run`` rows: a pixel that it
-    loads serves for all of them. ``sizes`` are a `gpukit.conv.ladder.Sizes` for tiles of ``run`` rows, one column and
-    one out channel: a thread for each. Sums are of the type ``total``.
+    Neighbouring threads compute neighbouring values of a row, and each thread those of ``run`` rows, or ``run``
+    neighbours if the kernel has one row: a pixel that it loads serves for all of them. ``sizes`` are a
+    `gpukit.conv.ladder.Sizes` for tiles of these values and one out channel: a thread for each. Sums are of the type
+    ``total``.
     """
     (kernel_h, kernel_w), (stride_h, stride_w), (dilation_h, dilation_w) = kernel, stride, dilation
-    rows, taps = covered(run, stride_h, kernel_h, dilation_h), kernel_h * kernel_w
+    along, taps = is_along(kernel, dilation), kernel_h * kernel_w
+    step, near, further = (stride_w, kernel_w, dilation_w) if along else (stride_h, kernel_h, dilation_h)
+    others, count = taps // near, covered(run, step, near, further)
 
     @cuda.jit
     def depthwise(x, weight, bias, out, sizes):
-        weights, pixels = cuda.local.array(taps, total), cuda.local.array(rows, total)
+        weights, pixels = cuda.local.array(taps, total), cuda.local.array(count, total)
         sums = cuda.local.array(run, total)
         plane, right = divided(uint32(cuda.grid(1)), sizes.tiles_w)
-        plane, tile = divided(plane, sizes.tiles_h)
-        down = uint32(tile * uint32(run))
+        plane, down = divided(plane, sizes.tiles_h)
+        right, down = (uint32(right * uint32(run)), down) if along else (right, uint32(down * uint32(run)))
         to = (uint64(plane) * sizes.out_h + down) * sizes.out_w + right
         if to >= uint64(out.size):
             return
@@ -48,21 +62,85 @@ def depthwise(kernel, stride, dilation, run, total):
             weights[i] = total(weight[channel * uint32(taps) + uint32(i)])
         base = uint32(from_plane * sizes.height * sizes.width)
         top = uint32(down * uint32(stride_h) - sizes.padding_h)
-        for kw in range(kernel_w):
-            col = uint32(right * uint32(stride_w) - sizes.padding_w + uint32(kw * dilation_w))
-            for i in range(rows):
-                row = uint32(top + uint32(i))
+        left = uint32(right * uint32(stride_w) - sizes.padding_w)
+        for other in range(others):
+            for i in range(count):
+                row = top if along else uint32(top + uint32(i))
+                col = uint32(left + (uint32(i) if along else uint32(other * dilation_w)))
                 inside = row < sizes.height and col < sizes.width
                 value = total(x[uint32(base + row * sizes.width + col if inside else 0)])
                 pixels[i] = value if inside else total(0)
-            for kh in range(kernel_h):
+            for k in range(near):
                 for i in range(run):
-                    sums[i] += pixels[i * stride_h + kh * dilation_h] * weights[kh * kernel_w + kw]
+                    sums[i] += pixels[i * step + k * further] * weights[k * others + other]
         for i in range(run):
-            if uint32(down + uint32(i)) < sizes.out_h:
+            if along:
+                if uint32(right + uint32(i)) < sizes.out_w:
+                    out[to + uint64(i)] = sums[i]
+            elif uint32(down + uint32(i)) < sizes.out_h:
                 out[to + uint64(i) * sizes.out_w] = sums[i]
 
     return depthwise
+
+
+@functools.cache
+def depthwise_pairs(kernel, stride, dilation_h, odd, total):
+    """Make a kernel like `depthwise` whose threads compute two neighbours in each of ``MAX_RUN`` rows, and load and
+    store two elements at a time.
+
+    For kernels without gaps along rows; rows of images and of results have an even number of elements. ``odd`` is 1 if
+    the padding along rows is odd: the pixels of a thread then begin one before its first window.
+    """
+    (kernel_h, kernel_w), (stride_h, stride_w), run = kernel, stride, MAX_RUN
+    taps, rows = kernel_h * kernel_w, covered(run, stride_h, kernel_h, dilation_h)
+    pairs = ceil_div(odd + covered(2, stride_w, kernel_w, 1), 2)
+
+    @cuda.jit
+    def depthwise_pairs(x, weight, bias, out, sizes):
+        weights, pixels = cuda.local.array(taps, total), cuda.local.array((rows, 2), total)
+        sums = cuda.local.array((run, 2), total)
+        plane, right = divided(uint32(cuda.grid(1)), sizes.tiles_w)
+        plane, down = divided(plane, sizes.tiles_h)
+        right, down = uint32(right * uint32(2)), uint32(down * uint32(run))
+        to = (uint64(plane) * sizes.out_h + down) * sizes.out_w + right
+        if to >= uint64(out.size):
+            return
+        from_plane, o = divided(plane, sizes.channel_blocks)
+        _, group = divided(from_plane, sizes.groups)
+        channel = uint32(group * sizes.out_channels + o)
+        initial = total(bias[channel]) if sizes.biased else total(0)
+        for i in range(run):
+            sums[i, 0] = sums[i, 1] = initial
+        for i in range(taps):
+            weights[i] = total(weight[channel * uint32(taps) + uint32(i)])
+        base = uint32(from_plane * sizes.height * sizes.width)
+        top = uint32(down * uint32(stride_h) - sizes.padding_h)
+        left = uint32(right * uint32(stride_w) - sizes.padding_w - uint32(odd))
+        for pair in range(pairs):
+            col = uint32(left + uint32(2 * pair))
+            for i in range(rows):
+                row = uint32(top + uint32(i))
+                inside = row < sizes.height and col < sizes.width
+                a, b = load2(x, uint64(uint32(base + row * sizes.width + col) if inside else uint32(0)))
+                pixels[i, 0], pixels[i, 1] = total(a) if inside else total(0), total(b) if inside else total(0)
+            for beside in range(2):
+                for e in range(2):
+                    kw = 2 * pair + e - odd - beside * stride_w
+                    if 0 <= kw < kernel_w:
+                        for kh in range(kernel_h):
+                            for i in range(run):
+                                near = pixels[i * stride_h + kh * dilation_h, e]
+                                sums[i, beside] += near * weights[kh * kernel_w + kw]
+        for i in range(run):
+            if uint32(down + uint32(i)) < sizes.out_h:
+                store2(out, to + uint64(i) * sizes.out_w, sums[i, 0], sums[i, 1])
+
+    return depthwise_pairs
+
+
+def is_along(kernel: tuple[int, ...], dilation: tuple[int, int]) -> bool:
+    """Whether the values of a thread of `depthwise` are neighbours in a row, and not in a column."""
+    return kernel[0] == 1 < kernel[1] and dilation[1] <= MAX_DILATION
 
 
 # -- images whose channels are last ----------------------------------------------------------------

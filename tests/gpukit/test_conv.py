@@ -378,6 +378,30 @@ def test_images_with_their_channels_last_in_other_kernels(dtype, channels, group
     assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(dtype))).all()
 
 
+@pytest.mark.parametrize(
+    ("size", "kernel", "how", "dtype", "name"),
+    [
+        ((9, 12), (5, 3), {"padding": (2, 1), "dilation": (2, 1)}, np.float32, "depthwise_pairs"),
+        ((9, 14), (4, 4), {"padding": 2, "stride": (1, 2)}, np.float16, "depthwise_pairs"),
+        ((9, 11), (3, 3), {"padding": 1}, np.float64, "depthwise"),
+        ((3, 41), (1, 7), {"padding": (0, 5), "stride": (1, 2), "dilation": (1, 3)}, np.float16, "depthwise"),
+    ],
+)
+def test_several_values_to_a_thread(monkeypatch, size, kernel, how, dtype, name):
+    """Threads of depthwise kernels have values in rows, in a row, or in both."""
+    monkeypatch.setattr(cost, "DEPTHWISE_MANY", 1)
+    how, groups = PLAIN | how, 3
+    x, weight = random(9, groups, *size, dtype=dtype), random(2 * groups, 1, *kernel, dtype=dtype)
+    bias, geometry = random(2 * groups, dtype=dtype), windows.make_geometry(size, kernel, **how)
+    exact, sums = reference_conv(x, weight, bias, groups, **how)
+    out = poisoned(9, 2 * groups, *geometry.out_size, dtype=dtype)
+    launch, arguments = cost.direct_launch("direct", cost.Convolution(x, weight, bias, out, geometry, groups), 0)
+    trace = gpukit.trace(launch, *arguments)
+    assert trace.findings == [] and trace.kernel == name
+    difference = abs(out.reshape(exact.shape) - exact)
+    assert (difference <= tolerance(exact, sums, weight[0].size + 2, np.dtype(dtype))).all()
+
+
 def channels_last(x):
     """Copy images to the device with their channels last in memory."""
     (_, channels, height, width), item = x.shape, x.itemsize
