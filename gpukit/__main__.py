@@ -26,6 +26,10 @@ def main(argv=None):
     exercises = commands.add_parser("exercises", help=text, description=f"{text.capitalize()}.", add_help=False)
     exercises.set_defaults(run=_exercises)
 
+    text = "compile beforehand, on a GPU, the kernels that calls with any shape need: gpukit compile --help"
+    compiling = commands.add_parser("compile", help=text, description=f"{text.capitalize()}.", add_help=False)
+    compiling.set_defaults(run=_compile)
+
     text = "find mistakes in kernels from their source, without running anything: gpukit check file.py"
     check = commands.add_parser("check", help=text, description=f"{text.capitalize()}.", add_help=False)
     check.set_defaults(run=_check)
@@ -69,6 +73,12 @@ def _exercises(parser, rest):
     from gpukit.exercises import __main__ as exercises
 
     return exercises.main(rest)
+
+
+def _compile(parser, rest):
+    from gpukit import compiling
+
+    return compiling.main(rest)
 
 
 def _check(parser, rest):

@@ -241,6 +241,23 @@ def function_of(compiled) -> Any:
     return compiled._codelibrary.get_cufunc()
 
 
+def share_memory(most: int) -> None:
+    """Let all arrays of more than so many bytes that are made from now on lie in the same memory, of that size.
+
+    It is for a process in which nobody reads or writes them.
+    """
+    from numba.cuda.cudadrv.driver import MemoryPointer
+
+    manager = numba.cuda.current_context().memory_manager
+    allocate, context = manager.memalloc, numba.cuda.current_context()
+    shared = allocate(most)
+
+    def memalloc(size):
+        return allocate(size) if size <= most else MemoryPointer(context, shared.device_pointer, size, owner=shared)
+
+    manager.memalloc = memalloc
+
+
 # -- the driver ------------------------------------------------------------------------------------
 
 

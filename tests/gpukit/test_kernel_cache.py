@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpukit import _numba, matmul, reduce, scan
+from gpukit import _numba, backend, compiling, matmul, reduce, scan
 from gpukit._host import call, kernel_cache, kernel_files
 from gpukit._host.fingerprint import Unknown, fingerprint
 from gpukit.backend import cuda, float32, float64, types
@@ -72,13 +72,11 @@ def reached():
     """Fingerprints of the kernels that some host functions would launch."""
     found = set()
 
-    def note(problem, launches, key):
-        for configured, arguments in launches:
-            kernel, given = configured.dispatcher, tuple(map(_numba.argument_type, arguments))
-            found.add(fingerprint(kernel, given).hex())
+    def note(launches):
+        for launch, arguments in launches:
+            found.add(fingerprint(launch.dispatcher, tuple(map(_numba.argument_type, arguments))).hex())
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(call.Problem, "launch", note)
+    with call.without_launches(note):
         for n in (3, 3000):
             x = cuda.device_array((n, 40), np.float32)
             matmul.matmul(x, x.T)
@@ -99,15 +97,17 @@ def test_sources_that_have_changed_since_the_start_have_no_hash(tmp_path, monkey
     path = tmp_path / "part" / "kernels.py"
     path.parent.mkdir()
     monkeypatch.setattr(kernel_cache, "PACKAGE", tmp_path)
+    with pytest.raises(RuntimeError, match="no sources"):
+        kernel_cache.hash_sources()
     found = []
     for text in ("x = 1", "x = 2"):
         path.write_text(text)
         monkeypatch.setattr(_numba, "LOADED", time.time() + 1)
-        found.append(kernel_cache.sources.__wrapped__())
+        found.append(kernel_cache.hash_sources())
     assert found[0] != found[1]
     monkeypatch.setattr(_numba, "LOADED", time.time() - 1)
     with pytest.raises(RuntimeError, match="kernels.py has changed"):
-        kernel_cache.sources.__wrapped__()
+        kernel_cache.hash_sources()
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_files_are_whole_while_others_write_them(folder):
     path, blocks = folder / "a.kernel", [bytes([i]) * 100_000 for i in range(4)]
     kernel_files.write(path, {}, blocks[0])
     code = "import sys; from pathlib import Path; from gpukit._host.kernel_files import write\n"
-    code += "for _ in range(300): write(Path(sys.argv[1]), {}, bytes([int(sys.argv[2])]) * 100_000)"
+    code += "for _ in range(100): write(Path(sys.argv[1]), {}, bytes([int(sys.argv[2])]) * 100_000)"
     writers = [subprocess.Popen([sys.executable, "-c", code, str(path), str(i)]) for i in (1, 2)]
     while any(writer.poll() is None for writer in writers):
         found = kernel_files.read(path)
@@ -225,7 +225,7 @@ def there_and_back(folder, monkeypatch):
 
     def compiled(**options):
         kernel = numba.cuda.jit(double, **options)
-        kernel_cache.keep_compiled(kernel)
+        kernel_cache.keep_compiled(SimpleNamespace(dispatcher=kernel))
         return kernel.compile((VECTOR, VECTOR)), bool(kernel.stats.cache_hits)
 
     (first, found), (again, found_again) = compiled(), compiled()
@@ -236,6 +236,9 @@ def there_and_back(folder, monkeypatch):
     assert library.get_cubin().code == before.get_cubin().code
     assert library.get_llvm_str() == before.get_llvm_str() and library.get_asm_str() == before.get_asm_str()
     assert not compiled(max_registers=32)[1]
+    with monkeypatch.context() as patch:
+        patch.setattr(_numba, "LOADED", 0)  # sources are newer than the process: it leaves nothing
+        assert not compiled(max_registers=40)[1]
     assert not compiled(debug=True, opt=False)[1] and not compiled(debug=True, opt=False)[1]  # has more than its code
     assert len(kernel_files.files(folder)) == 2
     monkeypatch.setattr(kernel_files, "MAGIC", b"gpukit kernel 0\n")
@@ -246,3 +249,42 @@ def there_and_back(folder, monkeypatch):
     monkeypatch.setenv(kernel_files.ENVIRONMENT_VARIABLE, str(folder))
     double.__module__ = "mine"
     assert not compiled()[1] and not compiled()[1]
+
+
+# -- compiled beforehand ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", compiling.FUNCTIONS)
+def test_kernels_of_all_shapes_are_found_without_launches(function, monkeypatch):
+    monkeypatch.setattr(_numba, "compiled_kernel", None)
+    found = compiling.find_forms(function, "float32", 1 << 10, 5)
+    assert found and all(configured.dispatcher is kernel for (kernel, _), (configured, _) in found.items())
+    assert compiling.find_forms(function, "float32", 1 << 10, 5).keys() == found.keys()
+
+
+def test_calls_of_other_shapes_need_no_other_kernels():
+    found = {(kernel.py_func, types) for kernel, types in compiling.find_forms("matmul", "float32", 1 << 12, 100)}
+    needed = set()
+
+    def note(launches):
+        for launch, arguments in launches:
+            needed.add((launch.dispatcher.py_func, tuple(map(_numba.argument_type, arguments))))
+
+    with call.without_launches(note):
+        for m, n, k in ((1, 40, 60), (33, 1, 17), (48, 64, 16), (5, 7, 9), (60, 60, 60)):
+            matmul.matmul(cuda.device_array((m, k), np.float32), cuda.device_array((k, n), np.float32))
+    assert needed and needed <= found
+
+
+def test_a_dtype_that_a_function_does_not_take_is_said():
+    with pytest.raises(TypeError, match="a has dtype uint8"):
+        compiling.find_forms("matmul", "uint8")
+
+
+def test_the_command_needs_a_gpu_and_a_folder(monkeypatch, capsys):
+    for on_gpu, reason in ((False, backend.REASON), (True, "GPUKIT_CACHE=off")):
+        monkeypatch.setenv(kernel_files.ENVIRONMENT_VARIABLE, "off")
+        monkeypatch.setattr(backend, "on_gpu", lambda on_gpu=on_gpu: on_gpu)
+        with pytest.raises(SystemExit):
+            compiling.main(["matmul"])
+        assert reason in capsys.readouterr().err
