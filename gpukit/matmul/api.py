@@ -28,13 +28,25 @@ from gpukit._host.checks import check_dtype, check_sizes
 from gpukit._host.work_memory import WorkMemory
 from gpukit._numba import dtype_of_type
 from gpukit.backend import cuda, float32, float64, types
+from gpukit.divisors import make_divisor
 from gpukit.matmul import ladder, slim, tiles
-from gpukit.matmul.cost import Piece, choose, choose_turns
+from gpukit.matmul.cost import Piece, choose, choose_turns, prefers_packed
 from gpukit.matmul.double import DoubleTile, double
 from gpukit.matmul.fast import SUM_THREADS, TURN_ROWS, TURN_TILE, choose_sum, fast, scale, turn, widen
-from gpukit.matmul.operands import Flat, Operand, broadcast_rule, is_aligned, operand
+from gpukit.matmul.operands import Flat, Operand, broadcast_rule, is_aligned, is_dense, operand, turned
+from gpukit.matmul.packed import pack, packed, square_of, takes_vectors
 from gpukit.matmul.tensor import takes_high, tensor_launches
-from gpukit.matmul.vector import THREADS, across, along, choose_vector, several, takes_several, total_of
+from gpukit.matmul.vector import (
+    APART,
+    THREADS,
+    across,
+    along,
+    choose_vector,
+    several,
+    takes_apart,
+    takes_several,
+    total_of,
+)
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ, WARP
 from warpstep.values import check_choice, check_int, check_number, check_type, describe
@@ -98,6 +110,8 @@ MAX_BLOCKS = MAX_GRID_YZ
 #: From this K on the largest tile stores its sums one by one. Stores of four need consecutive registers, and the
 #: multiply-adds of the loop then get the remaining ones: 2 % at 4096 x 4096 x 4096.
 SINGLE_STORES_MIN_K = 512
+#: Tiles of so many elements gather rows that are not aligned before they store them, but for such a K.
+MIN_GATHERED = 64 * 64
 
 
 def matmul(
@@ -127,10 +141,10 @@ def matmul(
         C-contiguous first.
     variant : str
         One of ``VARIANTS``, or "auto": the fastest for the shape. It has kernels of its own for a few rows or columns,
-        for a small K, and for float64, with tensor cores (compute capability 9.0). Sums are in the type of the inputs
-        except for "naive_float64". All of ``LADDER`` but the first two are for float32. float16, bfloat16 and int8 have
-        "auto" and "fast" only, on tensor cores (compute capability 8.0): sums are in float32, rounded once at the end,
-        or in int32.
+        for a small K, for many small matrices, and for float64, with tensor cores (compute capability 9.0). Sums are in
+        the type of the inputs except for "naive_float64". All of ``LADDER`` but the first two are for float32. float16,
+        bfloat16 and int8 have "auto" and "fast" only, on tensor cores (compute capability 8.0): sums are in float32,
+        rounded once at the end, or in int32.
     alpha, beta : float
         As in BLAS: ``out`` is not read if beta is 0. With another beta it must be given. For int8 they are ints.
     out : array of shape (..., M, N), optional
@@ -559,6 +573,9 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
     flat = Flat(a, b, out.reshape(-1), k, n, batch, is_aligned(out), alpha, beta)
     if format_name == "high" and not takes_high(flat, m, n):
         format_name = None
+    if vectors and format_name is None and _takes_packed(flat, m, n):
+        yield from _packed_launches(flat, m, n, work)
+        return
     if vectors and 1 in (m, n) and dtype_of(a.flat) in ELEMENTS:
         yield from _vector_launches(flat, m, n, work)
         return
@@ -573,7 +590,8 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
         yield from _several_launches(flat, m, n, work)
         return
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
-    pieces, widens_b = choose(m, n, k, batch, b.wide or b.layout == "T", multiprocessors, is_double)
+    wide = a.wide and b.wide if is_double else b.wide or b.layout == "T"
+    pieces, widens_b = choose(m, n, k, batch, wide, multiprocessors, is_double)
     if widens_b:
         rows, pitch = k * b.rule[1], ceil_div(n, 4) * 4
         wide_b = work.take("wide_b", rows * pitch, np.float32)
@@ -640,6 +658,41 @@ def _slim_launches(tile: slim.SlimTile, flat: Flat, m, n, work):
         yield launch, (flat.a.flat, flat.b.flat, flat.out, sizes, which, flat.steps, *factors)
 
 
+def _takes_packed(flat: Flat, m, n):
+    """Whether small matrices, or a few columns, are multiplied by `packed`."""
+    if 1 in (m, n):
+        is_along = flat.a.layout == "N" if n == 1 else flat.b.layout == "T"
+        return takes_vectors(max(m, n), flat.k, flat.batch, is_along)
+    multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
+    return prefers_packed(m, n, flat.k, flat.batch, dtype_of(flat.out).itemsize, multiprocessors)
+
+
+def _packed_launches(flat: Flat, m, n, work):
+    """Many small products, or many rows by a small matrix."""
+    if m == 1:  # one row is a column of the transpose
+        m, n, flat = n, m, flat._replace(a=turned(flat.b), b=turned(flat.a))
+    a, b, k, batch, dtype = flat.a, flat.b, flat.k, flat.batch, dtype_of(flat.out)
+    layout, wide = a.layout + b.layout, a.wide and b.wide and dtype == np.float32
+    square = square_of(n, wide and layout[1] == "N")
+    one_b = b.rule[1] == 1
+    dense = is_dense(a, m, k, a.layout == "N", batch), is_dense(b, n, k, b.layout == "T", 1 if one_b else batch)
+    multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
+    wide_out = n % 4 == 0 and address_of(flat.out) % 16 == 0
+    sizes = m, n, k, batch, dtype.itemsize, multiprocessors
+    packing, parts = pack(*sizes, layout, square, wide, dense, one_b, wide_out)
+    target = flat.out if parts == 1 else work.take("parts", batch * parts * m * n, dtype)
+    factors = dtype.type(flat.alpha), dtype.type(flat.beta)
+    # Parts are added up, and scaled, afterwards.
+    adds, now = flat.beta != 0 and parts == 1, factors if parts == 1 else (dtype.type(1), dtype.type(0))
+    kernel = packed(NUMBERS[dtype], layout, square, wide, adds)
+    shared_bytes = packing.elements * dtype.itemsize
+    launch = configure_quietly(kernel, (packing.blocks, parts), packing.threads, work.stream, shared_bytes)
+    sizes, rules = tuple(map(np.uint32, (m, n, k, a.pitch, b.pitch))), tuple(map(make_divisor, flat.rules))
+    yield launch, (a.flat, b.flat, target, sizes, packing, rules, flat.steps, *now)
+    if parts > 1:
+        yield _launch_sum((m, n, parts), target, flat.out, flat._replace(pitch_out=n), factors, work.stream)
+
+
 def _vector_launches(flat: Flat, m, n, work):
     """A product with one row or one column: the other operand is a matrix, which is read once."""
     dtype = dtype_of(flat.out)
@@ -649,10 +702,12 @@ def _vector_launches(flat: Flat, m, n, work):
     inc = vector.pitch if vector.layout == ("N" if n == 1 else "T") else 1
     wide = all(size % 16 == 0 for size in (address_of(vector.flat), vector.step * dtype.itemsize))
     width = 16 // dtype.itemsize if matrix.wide and (not is_along or inc == 1 and wide) else 1
+    apart = width == 1 and not is_along and takes_apart(count, flat.k, flat.batch)
+    width = APART if apart else width
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
-    shape = choose_vector(count, flat.k, flat.batch, is_along, width, multiprocessors)
+    shape = choose_vector(count, flat.k, flat.batch, is_along, width, multiprocessors, apart)
     element, adds = ELEMENTS[dtype], flat.beta != 0
-    kernel = along(element, shape.lanes, width, adds) if is_along else across(element, shape.lanes, width, adds)
+    kernel = along(element, shape.lanes, width, adds) if is_along else across(element, shape.lanes, width, adds, apart)
     blocks = ceil_div(count, shape.columns)
     sizes = tuple(np.uint32(size) for size in (count, flat.k, matrix.pitch, inc))
     total = dtype_of_type(total_of(element))
@@ -709,7 +764,8 @@ def _piece_launches(piece: Piece, flat: Flat, work):
         intrinsics.allow_dynamic_shared(kernel, shared_bytes)
     else:
         wide = wide and (flat.k < SINGLE_STORES_MIN_K or tile.thread_columns < 16)
-        kernel = fast(tile, wide_b, wide, scales, adds, layout, wide_a)
+        gathers = not wide and flat.k < SINGLE_STORES_MIN_K and tile.rows * tile.columns >= MIN_GATHERED
+        kernel = fast(tile, wide_b, wide, scales, adds, layout, wide_a, gathers)
     grid = ceil_div(m, tile.rows) * ceil_div(n, tile.columns), parts
     sizes = tuple(np.uint32(size) for size in (m, n, flat.k, flat.a.pitch, flat.b.pitch, pitch))
     for z in range(0, batch, MAX_BLOCKS):
@@ -718,16 +774,15 @@ def _piece_launches(piece: Piece, flat: Flat, work):
         which = tuple(np.uint32(x) for x in (z, *flat.rules))
         yield launch, (a, b, target, sizes, which, flat.steps, *numbers)
     if parts > 1:
-        yield _launch_sum(piece, target, out, flat, numbers, work.stream)
+        yield _launch_sum((m, n, parts), target, out, flat, numbers, work.stream)
 
 
-def _launch_sum(piece, parts, out, flat, numbers, stream):
-    """Add up the parts of K."""
-    m, n, dtype = piece.rows, piece.columns, dtype_of(out)
-    shape = flat.batch, m, n
-    kernel, blocks = choose_sum(piece.parts, shape, dtype.itemsize, flat.beta != 0, NUMBERS[dtype])
+def _launch_sum(shape, parts, out, flat, numbers, stream):
+    """Add up the parts of K, of matrices of a ``shape`` (m, n, how many parts)."""
+    (m, n, count), dtype = shape, dtype_of(out)
+    kernel, blocks = choose_sum(count, (flat.batch, m, n), dtype.itemsize, flat.beta != 0, NUMBERS[dtype])
     launch = configure_quietly(kernel, (blocks, flat.batch), SUM_THREADS, stream)
-    return launch, (parts, out, *(np.uint32(size) for size in (piece.parts, m, n, flat.pitch_out)), *numbers)
+    return launch, (parts, out, *(np.uint32(size) for size in (count, m, n, flat.pitch_out)), *numbers)
 
 
 def _along_first_axis(array, i, dimensions):

@@ -15,6 +15,7 @@ from gpukit._host.checks import check_dtype
 from gpukit.backend import cuda
 from gpukit.matmul.double import DoubleTile
 from gpukit.matmul.fast import TURN_TILE, Tile
+from gpukit.matmul.packed import packed_time
 from gpukit.matmul.shallow import ShallowTile
 from gpukit.matmul.sliced import SlicedTile
 from gpukit.matmul.small import SmallTile
@@ -35,6 +36,7 @@ __all__ = [
     "high_pays",
     "predict",
     "predicted_time",
+    "prefers_packed",
     "tensor_time",
 ]
 
@@ -90,6 +92,8 @@ DOUBLE_SPEEDS = (
     Speed(DoubleTile(64, 16, 16, 16, 6), 3, 0.105, 0.170, 1.9, 8),
     Speed(DoubleTile(32, 16, 16, 16, 8), 4, 0.058, 0.125, 2.4, 8),
 )
+#: Those for operands that are copied by single elements, which narrow tiles take too long for.
+NARROW_DOUBLE_SPEEDS = tuple(speed for speed in DOUBLE_SPEEDS if speed.tile.columns > 16)
 #: The smaller tiles of single warps.
 SMALL_WARP_SPEEDS = (
     Speed(WarpTile(128, 128, 64, 32, 4), 1, 0.33, 0.33, 2.0, 1),
@@ -196,6 +200,9 @@ MAX_SIZE = 2**31 - 1
 #: Tiles of `SPEEDS` for which a result is cut in two pieces, and the factor by which these must be faster. On an H200
 #: 2560 x 2560 x 2560 takes 8 % less time in two pieces, 3072 x 3072 x 3072 7 % less.
 LARGE_TILES, WAVE_MARGIN = 2, 1.02
+#: Factors on the time of the best tile, by the bytes of an element, where it is compared with `packed_time`: that of
+#: small products of float32 is longer than predicted. So many microseconds take tiles that all run at once.
+PACKED_MARGIN, ONE_ROUND = {4: 1.17, 8: 0.95}, 6.0
 #: A last tile with at most so many rows or columns may be computed on its own, by another tile.
 MAX_EDGE = 64
 
@@ -368,7 +375,7 @@ def choose(
     batch : int
         Matrices of the result.
     wide_b : bool
-        Whether the rows of ``b`` begin at multiples of 16 bytes.
+        Whether the rows of ``b`` begin at multiples of 16 bytes; in float64, those of both operands.
     multiprocessors : int
     double : bool
         For float64; nothing is widened then.
@@ -381,7 +388,8 @@ def choose(
     widen : bool
         Whether to copy ``b`` to rows that begin at multiples of 16 bytes.
     """
-    time, pieces, speeds = float("inf"), [], DOUBLE_SPEEDS if double else SPEEDS
+    time, pieces = float("inf"), []
+    speeds = SPEEDS if not double else DOUBLE_SPEEDS if wide_b else NARROW_DOUBLE_SPEEDS
     ways = [(rows, columns, 1.0) for rows in _cuts(m, 128, batch) for columns in _cuts(n, 256, batch)]
     if batch == 1 and not double:
         ways += [(*way, WAVE_MARGIN) for way in _waves(m, n, multiprocessors)]
@@ -415,6 +423,15 @@ def choose_turns(
     turns_b = layout[1] == "T" and pays(TURN_GAIN, n, counts[1])
     gain = TURN_LAST_GAIN if turns_b or layout[1] == "N" else TURN_GAIN
     return layout[0] == "N" and pays(gain, m, counts[0]), turns_b
+
+
+def prefers_packed(m: int, n: int, k: int, batch: int, itemsize: int, multiprocessors: int) -> bool:
+    """Whether many small products are faster by `gpukit.matmul.packed.packed` than by the best tile."""
+    time = packed_time(m, n, k, batch, itemsize)
+    if time == float("inf") or k == 0:
+        return False
+    best = _best(m, n, k, batch, multiprocessors, DOUBLE_SPEEDS if itemsize == 8 else SPEEDS)[0]
+    return best > ONE_ROUND and time < PACKED_MARGIN[itemsize] * best
 
 
 def choose_tensor(

@@ -308,31 +308,51 @@ def make_multiply(tile, copy, copies):
 
 
 @functools.cache
-def make_store(tile, along_a, wide, scales, adds):
-    """Make the device function that stores a lane's sums."""
+def make_each(tile, along_a, visit):
+    """Make the device function that calls ``visit`` for a lane's pairs of neighbouring results inside of ``out``."""
     down, across, half_step = tile.warp_rows // 16, tile.warp_columns // 8, 8 if along_a else 1
 
     @cuda.jit(device=True, forceinline=True)
-    def store_pair(out, at, columns_left, first, second, alpha, beta):
-        if scales:
-            first, second = alpha * first, alpha * second
-        if wide:
-            if adds:
-                first, second = first + beta * out[at], second + beta * out[at + uint64(1)]
-            store2(out, at, first, second)
-        else:
-            out[at] = first + beta * out[at] if adds else first
-            if columns_left > 1:
-                out[at + uint64(1)] = second + beta * out[at + uint64(1)] if adds else second
-
-    @cuda.jit(device=True, forceinline=True)
-    def store(out, start, sums, rows_left, columns_left, pitch, alpha, beta):
+    def each(out, start, sums, rows_left, columns_left, pitch, alpha, beta):
         for i in range(down):
             for half in range(2):
                 row = 16 * i + half_step * half
                 for j in range(across):
                     if row < rows_left and 8 * j < columns_left:
                         at, left = uint64(start + uint64(row) * pitch + uint64(8 * j)), columns_left - 8 * j
-                        store_pair(out, at, left, sums[i, j, 2 * half], sums[i, j, 2 * half + 1], alpha, beta)
+                        visit(out, at, sums, i, j, 2 * half, left, alpha, beta)
+
+    return each
+
+
+@functools.cache
+def make_store(tile, along_a, wide, scales, adds):
+    """Make the device function that stores a lane's sums."""
+
+    @cuda.jit(device=True, forceinline=True)
+    def combine_pair(out, at, sums, i, j, e, left, alpha, beta):
+        first, second = alpha * sums[i, j, e], alpha * sums[i, j, e + 1]
+        if adds:
+            first += beta * out[at]
+            if left > 1:
+                second += beta * out[at + uint64(1)]
+        sums[i, j, e], sums[i, j, e + 1] = first, second
+
+    @cuda.jit(device=True, forceinline=True)
+    def store_pair(out, at, sums, i, j, e, left, alpha, beta):
+        if wide:
+            store2(out, at, sums[i, j, e], sums[i, j, e + 1])
+        else:
+            out[at] = sums[i, j, e]
+            if left > 1:
+                out[at + uint64(1)] = sums[i, j, e + 1]
+
+    combine, store_each = make_each(tile, along_a, combine_pair), make_each(tile, along_a, store_pair)
+
+    @cuda.jit(device=True, forceinline=True)
+    def store(out, start, sums, rows_left, columns_left, pitch, alpha, beta):
+        if scales:  # all loads are before the first store, so that they overlap
+            combine(out, start, sums, rows_left, columns_left, pitch, alpha, beta)
+        store_each(out, start, sums, rows_left, columns_left, pitch, alpha, beta)
 
     return store

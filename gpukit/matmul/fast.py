@@ -65,7 +65,7 @@ class Tile(NamedTuple):
 
 
 @functools.cache
-def fast(tile, wide_b, wide_out, scales=False, adds=False, layout="NN", wide_a=False):
+def fast(tile, wide_b, wide_out, scales=False, adds=False, layout="NN", wide_a=False, gathers=False):
     """Make the kernel of out = alpha a b + beta out, for matrices one after the other in flat arrays.
 
     Blocks along x compute the tiles of ``out``, row by row. Blocks along y take parts of K, each with a result of its
@@ -83,6 +83,8 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False, layout="NN", wide_a=F
         One of ``LAYOUTS``.
     wide_a : bool
         As ``wide_b``, for an ``a`` that lies column by column.
+    gathers : bool
+        Whether a warp gathers its rows in shared memory to store neighbours together, where ``out`` is not wide.
 
     Returns
     -------
@@ -104,7 +106,10 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False, layout="NN", wide_a=F
     all_tiles, last_stage = stages * stage_size, (stages - 1) * stage_size
     pending, ahead, last = stages - 2, (stages - 1) * depth, (slice_depth - 1) % 2
     copy_tiles, join = make_copy_tiles(tile, wide_b, layout, wide_a), make_join(tile)
-    store = make_store(tile, wide_out, scales, adds)
+    combine, store = (
+        make_combine(tile, wide_out, adds),
+        make_store_rows(tile) if gathers else make_store(tile, wide_out),
+    )
     start_a, start_b = make_start(rows, along_a, wide_a), make_start(columns, along_b, wide_b)
     clear, read, multiply = make_clear(tile), make_read(tile), make_multiply(tile)
     steps = make_steps(tile, read, multiply, layout)
@@ -162,7 +167,10 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False, layout="NN", wide_a=F
         multiply(sums, left, right, last)
         if join(tiles, sums):
             start = ((uint64(z) * parts + uint64(cuda.blockIdx.y)) * m + row + my_row) * pitch_out + col + my_col
-            store(out, start, sums, int64(rows_left) - my_row, int64(columns_left) - my_col, pitch_out, alpha, beta)
+            left_down, left_across = int64(rows_left) - my_row, int64(columns_left) - my_col
+            if scales:
+                combine(out, start, sums, left_down, left_across, pitch_out, alpha, beta)
+            store(out, start, sums, left_down, left_across, pitch_out, tiles)
 
     return fast
 
@@ -389,45 +397,107 @@ def make_join(tile):
 
 
 @functools.cache
-def make_store(tile, wide, scales, adds):
+def make_combine(tile, wide, adds):
+    """Make the device function that turns a thread's sums into alpha sums + beta out."""
+    thread_rows, thread_columns = tile.thread_rows, tile.thread_columns
+    row_step, column_step = 4 * tile.lane_rows, 128 // tile.lane_rows
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_some(out, at, left):
+        if wide:
+            return load4(out, at)
+        x = out[at + uint64(1)] if left > 1 else float32(0)
+        y = out[at + uint64(2)] if left > 2 else float32(0)
+        z = out[at + uint64(3)] if left > 3 else float32(0)
+        return out[at], x, y, z
+
+    @cuda.jit(device=True, forceinline=True)
+    def combine(out, start, sums, rows_left, columns_left, pitch, alpha, beta):
+        for i in range(thread_rows):
+            for j in range(thread_columns):
+                sums[i, j] *= alpha
+        # No store is between the loads, so they overlap.
+        for i in range(thread_rows if adds else 0):
+            down = i // 4 * row_step + i % 4
+            for j in range(0, thread_columns, 4):
+                across = j // 4 * column_step
+                if down < rows_left and across < columns_left:
+                    at = uint64(start + uint64(down) * pitch + across)
+                    old = load_some(out, at, columns_left - across)
+                    sums[i, j] += beta * old[0]
+                    sums[i, j + 1] += beta * old[1]
+                    sums[i, j + 2] += beta * old[2]
+                    sums[i, j + 3] += beta * old[3]
+
+    return combine
+
+
+@functools.cache
+def make_store(tile, wide):
     """Make the device function that stores a thread's sums."""
     thread_rows, thread_columns = tile.thread_rows, tile.thread_columns
     row_step, column_step = 4 * tile.lane_rows, 128 // tile.lane_rows
 
     @cuda.jit(device=True, forceinline=True)
-    def store_one(out, at, value, beta):
-        out[at] = value + beta * out[at] if adds else value
-
-    @cuda.jit(device=True, forceinline=True)
-    def store_four(out, at, columns_left, w, x, y, z, beta):
+    def store_four(out, at, columns_left, w, x, y, z):
         if wide:
-            if adds:
-                old = load4(out, at)
-                w, x, y, z = w + beta * old[0], x + beta * old[1], y + beta * old[2], z + beta * old[3]
             store4(out, at, w, x, y, z)
         else:
-            store_one(out, at, w, beta)
+            out[at] = w
             if columns_left > 1:
-                store_one(out, at + uint64(1), x, beta)
+                out[at + uint64(1)] = x
             if columns_left > 2:
-                store_one(out, at + uint64(2), y, beta)
+                out[at + uint64(2)] = y
             if columns_left > 3:
-                store_one(out, at + uint64(3), z, beta)
+                out[at + uint64(3)] = z
 
     @cuda.jit(device=True, forceinline=True)
-    def store(out, start, sums, rows_left, columns_left, pitch, alpha, beta):
+    def store(out, start, sums, rows_left, columns_left, pitch, tiles):
         """Store a thread's sums from element ``start`` on, as far as there are rows and columns."""
-        if scales:
-            for i in range(thread_rows):
-                for j in range(thread_columns):
-                    sums[i, j] *= alpha
         for i in range(thread_rows):
             down = i // 4 * row_step + i % 4
             for j in range(0, thread_columns, 4):
                 across = j // 4 * column_step
                 if down < rows_left and across < columns_left:
                     at, left = uint64(start + uint64(down) * pitch + across), columns_left - across
-                    store_four(out, at, left, sums[i, j], sums[i, j + 1], sums[i, j + 2], sums[i, j + 3], beta)
+                    store_four(out, at, left, sums[i, j], sums[i, j + 1], sums[i, j + 2], sums[i, j + 3])
+
+    return store
+
+
+@functools.cache
+def make_store_rows(tile):
+    """Make the device function by which a warp gathers each of its rows in shared memory, and stores it whole."""
+    thread_rows, thread_columns, lane_rows, slices = tile.thread_rows, tile.thread_columns, tile.lane_rows, tile.slices
+    row_step, column_step, lane_columns = 4 * lane_rows, 128 // lane_rows, 32 // lane_rows
+    across = lane_columns * thread_columns  # columns of a warp
+    lanes, held = min(across, 32), lane_rows * across
+    kept = (slices - 1) * tile.rows * tile.columns  # what `join` reads
+
+    @cuda.jit(device=True, forceinline=True)
+    def store(out, start, sums, rows_left, columns_left, pitch, tiles):
+        if slices == 1:  # otherwise `join` has waited
+            wait_copies(0)
+            cuda.syncthreads()
+        warp, lane = uint32(cuda.threadIdx.x) // uint32(32), uint32(cuda.threadIdx.x) % uint32(32)
+        down, right = lane // uint32(lane_columns), lane % uint32(lane_columns)
+        # From the warp's first row and column on.
+        my_row, my_col, first = down * uint32(4), right * uint32(4), uint32(kept) + warp * uint32(held)
+        start -= uint64(my_row) * pitch + uint64(my_col)
+        rows_left, columns_left = rows_left + int64(my_row), columns_left + int64(my_col)
+        r, c = lane // uint32(lanes), lane % uint32(lanes)
+        for i in range(thread_rows):
+            cuda.syncwarp()
+            for j in range(0, thread_columns, 4):
+                at = uint64(first + down * uint32(across) + uint32(j // 4 * column_step) + my_col)
+                store4(tiles, at, sums[i, j], sums[i, j + 1], sums[i, j + 2], sums[i, j + 3])
+            cuda.syncwarp()
+            for q in range(0, lane_rows, 32 // lanes):
+                row = uint32(uint32(i // 4 * row_step + i % 4 + 4 * q) + r * uint32(4))
+                for col in range(0, across, 32):
+                    if row < rows_left and uint32(c + uint32(col)) < columns_left:
+                        value = tiles[uint64(first + (uint32(q) + r) * uint32(across) + c + uint32(col))]
+                        out[start + uint64(row) * pitch + uint64(c + uint32(col))] = value
 
     return store
 
@@ -462,12 +532,14 @@ def sum_parts(width, groups, adds, number, element):
     narrow = element == types.uint16
 
     @cuda.jit(device=True, forceinline=True)
-    def store_sum(out, to, total, alpha, beta):
-        if narrow:
-            total = alpha * total + beta * float_of(out[to]) if adds else alpha * total
-            out[to] = bfloat16_of(total)
-        else:
-            out[to] = alpha * total + beta * number(out[to]) if adds else alpha * total
+    def added(out, to, total, alpha, beta):
+        if not adds:
+            return number(alpha * total)
+        return number(alpha * total + beta * (float_of(out[to]) if narrow else number(out[to])))
+
+    @cuda.jit(device=True, forceinline=True)
+    def store_sum(out, to, total):
+        out[to] = bfloat16_of(total) if narrow else total
 
     @cuda.jit
     def sum_parts(parts, out, count, m, n, pitch, alpha, beta):
@@ -494,11 +566,15 @@ def sum_parts(width, groups, adds, number, element):
                     x, y, z = x + sums[other, lane, 1], y + sums[other, lane, 2], z + sums[other, lane, 3]
         if group == 0 and at < size:
             to = (uint64(cuda.blockIdx.y) * m + uint64(at // n)) * pitch + uint64(at % n)
-            store_sum(out, to, w, alpha, beta)
-            if width == 4:
-                store_sum(out, to + uint64(1), x, alpha, beta)
-                store_sum(out, to + uint64(2), y, alpha, beta)
-                store_sum(out, to + uint64(3), z, alpha, beta)
+            second, third, fourth = to + uint64(1), to + uint64(2), to + uint64(3)
+            w = added(out, to, w, alpha, beta)
+            if width == 4:  # all is loaded before the first store, so that the loads overlap
+                x, y = added(out, second, x, alpha, beta), added(out, third, y, alpha, beta)
+                z = added(out, fourth, z, alpha, beta)
+                store_sum(out, second, x)
+                store_sum(out, third, y)
+                store_sum(out, fourth, z)
+            store_sum(out, to, w)
 
     return sum_parts
 

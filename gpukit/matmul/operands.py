@@ -8,7 +8,7 @@ import numpy as np
 from gpukit._host.arrays import address_of, dtype_of, span, window
 from gpukit.backend import cuda
 
-__all__ = ["Flat", "Operand", "broadcast_rule", "is_aligned", "operand"]
+__all__ = ["Flat", "Operand", "broadcast_rule", "is_aligned", "is_dense", "operand", "turned"]
 
 
 class Operand(NamedTuple):
@@ -77,6 +77,17 @@ def operand(array, lead) -> Operand | None:
         flat = window(array, dtype_of(array), (high - low) // item)
     wide = all(size % 16 == 0 for size in (address_of(array), pitch, step, extent * item))
     return Operand(flat, layout, pitch // item, step // item, rule, wide)
+
+
+def turned(matrix: Operand) -> Operand:
+    """The transpose of an operand."""
+    return matrix._replace(layout="T" if matrix.layout == "N" else "N")
+
+
+def is_dense(matrix: Operand, extent: int, k: int, is_along: bool, batch: int) -> bool:
+    """Whether so many different matrices of ``extent`` by ``k`` follow one another in memory without a gap."""
+    follow = matrix.step == extent * k and matrix.rule == (1, batch)
+    return matrix.pitch == (k if is_along else extent) and (batch == 1 or follow)
 
 
 class Flat(NamedTuple):

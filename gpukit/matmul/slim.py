@@ -3,8 +3,8 @@
 import functools
 from typing import NamedTuple
 
-from gpukit.backend import cuda, types, uint32, uint64
-from gpukit.intrinsics import commit_copies, copy_async, wait_copies
+from gpukit.backend import cuda, float32, int32, types, uint32, uint64
+from gpukit.intrinsics import commit_copies, copy_async, load4, wait_copies
 from gpukit.intrinsics.bfloat16 import bfloat16_of
 from gpukit.matmul.vector import make_number, total_of
 from warpstep.integers import next_power_of_two
@@ -13,14 +13,16 @@ from warpstep.limits import WARP
 __all__ = ["THREADS", "SlimTile", "choose_slim", "slim"]
 
 #: The largest K, and that of tiles as wide as a few rows. The threads of a block.
-MAX_K, MAX_WIDE_K, THREADS = 24, 16, 256
+MAX_K, MAX_WIDE_K, THREADS = 20, 16, 256
+#: Elements of a wide load; lanes that copy neighbours along K.
+FOUR, SECTOR = 4, 8
 #: The fewest columns of a result. With 256 or more of them, one of up to 8 rows has tiles as wide as they are.
 MIN_COLUMNS, MIN_LONG, FEW_ROWS = 64, 256, 8
 #: Up to so many columns of all matrices a block has half as many, so that there are more.
 MAX_NARROW = 1 << 16
 #: Fewest results: of any elements, of short ones, of float32 for larger tiles. Loads of short ones that a thread has
 #: under way.
-MIN_RESULTS, MIN_SHORT, MIN_LARGE, LOADS = 1 << 11, 1 << 20, 1 << 23, 8
+MIN_RESULTS, MIN_SHORT, MIN_LARGE, LOADS = 1 << 11, 1 << 20, 3 << 18, 8
 
 
 class SlimTile(NamedTuple):
@@ -69,8 +71,12 @@ def choose_slim(m: int, n: int, k: int, batch: int, itemsize: int, wide: bool) -
         return SlimTile(next_power_of_two(m), 1 if is_narrow else 2, 1, MAX_WIDE_K)
     if wide or is_short:
         return None
-    lane_columns, warps_down = (4, 8) if itemsize == 4 and m * n * batch >= MIN_LARGE else (2, 4)
-    return SlimTile(8, lane_columns, warps_down, MAX_WIDE_K if k <= MAX_WIDE_K else MAX_K)
+    depth = MAX_WIDE_K if k <= MAX_WIDE_K else MAX_K
+    if itemsize == 8:
+        return SlimTile(8, 2, 4, depth)
+    if m * n * batch < MIN_LARGE:
+        return SlimTile(8, 2, 8, depth)
+    return SlimTile(8, 4, 8, depth) if (n - 1) % 128 >= 64 else SlimTile(16, 2, 8, depth)
 
 
 @functools.cache
@@ -83,14 +89,17 @@ def slim(element, tile, layout, adds):
     warp_rows, lane_columns, warps_down, depth = tile
     rows, columns, warp_columns = tile.rows, tile.columns, WARP * tile.lane_columns
     total, number, is_bfloat16 = total_of(element), make_number(element), element == types.uint16
-    # Rows of shared memory are longer by one, so that a column of them lies in different banks.
-    row_a, row_b = rows + 1, columns + 1
+    # Rows of shared memory are longer, so that a column of them lies in more banks.
+    row_a, row_b = rows + FOUR, columns + 1
+    read_rows = make_read_rows(warp_rows, total)
     make = make_load if element.bitwidth == 16 else make_copy
     copy_a, copy_b = make(element, layout[0] == "N", rows), make(element, layout[1] == "T", columns)
 
     @cuda.jit
     def slim(a, b, out, sizes, which, matrix_steps, alpha, beta):
-        left, right = cuda.shared.array((depth, row_a), total), cuda.shared.array((depth, row_b), total)
+        left = cuda.shared.array((depth, row_a), total, alignment=16)
+        right = cuda.shared.array((depth, row_b), total)
+        factors = cuda.local.array(warp_rows, total)
         sums = cuda.local.array((warp_rows, lane_columns), total)
         held = cuda.local.array(lane_columns, total)
         m, n, k, pitch_a, pitch_b, pitch_out = sizes
@@ -110,26 +119,49 @@ def slim(element, tile, layout, adds):
         my_col = warp // uint32(warps_down) * uint32(warp_columns) + lane
         wait_copies(0)
         cuda.syncthreads()
-        at = uint32(0)
-        while at < k:
+        kk = uint32(0)
+        while kk < k:
             for j in range(lane_columns):
-                held[j] = right[at, my_col + uint32(32 * j)]
+                held[j] = right[kk, my_col + uint32(32 * j)]
+            read_rows(factors, left, kk, my_row)
             for i in range(warp_rows):
-                value = left[at, my_row + uint32(i)]
                 for j in range(lane_columns):
-                    sums[i, j] += value * held[j]
-            at = uint32(at + uint32(1))
+                    sums[i, j] += factors[i] * held[j]
+            kk = uint32(kk + uint32(1))
+        at = (uint64(z) * m + uint64(row + my_row)) * pitch_out + uint64(col + my_col)
+        rows_left, columns_left = int32(m - row) - int32(my_row), int32(n - col) - int32(my_col)
+        if adds:  # all loads before the first store, so that they overlap
+            for i in range(warp_rows):
+                for j in range(lane_columns):
+                    if i < rows_left and 32 * j < columns_left:
+                        old = number(out[at + uint64(i) * uint64(pitch_out) + uint64(32 * j)])
+                        sums[i, j] = alpha * sums[i, j] + beta * old
         for i in range(warp_rows):
-            down = uint32(row + my_row + uint32(i))
-            start = (uint64(z) * m + down) * pitch_out
-            for j in range(lane_columns):
-                place = uint32(col + my_col + uint32(32 * j))
-                if down < m and place < n:
-                    value = alpha * sums[i, j]
-                    value = value + beta * number(out[start + place]) if adds else value
-                    out[start + place] = bfloat16_of(value) if is_bfloat16 else element(value)
+            if i < rows_left:
+                for j in range(lane_columns):
+                    if 32 * j < columns_left:
+                        value = sums[i, j] if adds else alpha * sums[i, j]
+                        out[at + uint64(32 * j)] = bfloat16_of(value) if is_bfloat16 else element(value)
+            at += uint64(pitch_out)
 
     return slim
+
+
+@functools.cache
+def make_read_rows(count, total):
+    """Make the device function that reads so many rows of a warp, for one k."""
+
+    @cuda.jit(device=True, forceinline=True)
+    def read_one_by_one(held, left, kk, row):
+        for i in range(count):
+            held[i] = left[kk, row + uint32(i)]
+
+    @cuda.jit(device=True, forceinline=True)
+    def read_by_four(held, left, kk, row):
+        for i in range(0, count, FOUR):
+            held[i], held[i + 1], held[i + 2], held[i + 3] = load4(left, (kk, row + uint32(i)))
+
+    return read_by_four if count % FOUR == 0 and total == float32 else read_one_by_one
 
 
 @functools.cache
@@ -156,6 +188,20 @@ def make_copy(element, along, extent):
     """
     place_of = make_place(along, extent)
 
+    at_once = THREADS // SECTOR
+
+    @cuda.jit(device=True, forceinline=True)
+    def copy_along(tile, matrix, start, first, left, k, pitch):
+        tid = uint32(cuda.threadIdx.x)
+        r, kk = tid // uint32(SECTOR), tid % uint32(SECTOR)
+        while kk < k:
+            for i in range(0, extent, at_once):
+                place = uint32(r + uint32(i))
+                source = start + uint64(uint32(first + place)) * pitch + kk
+                if extent % at_once == 0 or place < uint32(extent):
+                    copy_async(tile, (kk, place), matrix, source, place < left)
+            kk = uint32(kk + uint32(SECTOR))
+
     @cuda.jit(device=True, forceinline=True)
     def copy(tile, matrix, start, first, left, k, pitch):
         i = uint32(cuda.threadIdx.x)
@@ -164,6 +210,8 @@ def make_copy(element, along, extent):
             copy_async(tile, (at, place), matrix, source, place < left)
             i = uint32(i + uint32(THREADS))
 
+    if along:
+        return copy_along
     return copy
 
 

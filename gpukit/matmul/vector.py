@@ -13,7 +13,18 @@ from gpukit.intrinsics import load2, load4, load8
 from gpukit.intrinsics.bfloat16 import bfloat16_of, float_of
 from warpstep.integers import ceil_div, next_power_of_two
 
-__all__ = ["THREADS", "Shape", "across", "along", "choose_vector", "several", "takes_several", "total_of"]
+__all__ = [
+    "APART",
+    "THREADS",
+    "Shape",
+    "across",
+    "along",
+    "choose_vector",
+    "several",
+    "takes_apart",
+    "takes_several",
+    "total_of",
+]
 
 #: Threads of a block, and of a warp; warps of a block.
 THREADS, LANES = 256, 32
@@ -24,13 +35,17 @@ UNROLL, UNROLL_SINGLE = 4, 16
 #: uses of those before: 4096 x 4096 takes 5 % longer on an H200.
 RESIDENT = 4
 #: Blocks that a multiprocessor should have, and the least elements of K in a part.
-BLOCKS, MIN_ACROSS, MIN_ALONG = 3, 128, 2048
+BLOCKS, MIN_ACROSS, MIN_ALONG = 3, 256, 4096
 #: Up to this K a warp of `along` has a row of its own; up to the second one if there are rows enough. For longer ones a
 #: block has it.
 MAX_WARP_K, MAX_LONG_K = 2048, 8192
-#: Up to this K a thread of `across` may have a column of its own. Where there are few columns, so many threads read a
-#: row of them at least.
-MAX_BLOCK_K, MIN_LANES = 32, 4
+#: Up to this K a thread of `across` may have a column of its own. Where there are fewer results than this, so many
+#: threads read a row, and there are fewer parts.
+MAX_BLOCK_K, MIN_LANES, FEW_RESULTS, FEW_BLOCKS = 32, 8, 4096, 2
+#: From so many rows on, which do not begin at multiples of 16 bytes, so few threads of `along` read one.
+MANY_ROWS, NARROW_LANES = 1 << 16, 8
+#: Elements of a thread of `across` that are apart, and the fewest of all matrices for that.
+APART, MIN_APART = 4, 1 << 22
 #: `several` takes so many vectors at most, by a matrix of so many rows of so many elements at least.
 MAX_VECTORS, MIN_ROWS, MIN_ROW = 4, 1024, 256
 
@@ -53,19 +68,29 @@ class Shape(NamedTuple):
     parts: int
 
 
-def choose_vector(count: int, k: int, batch: int, is_along: bool, width: int, multiprocessors: int) -> Shape:
+def choose_vector(
+    count: int, k: int, batch: int, is_along: bool, width: int, multiprocessors: int, apart: bool = False
+) -> Shape:
     """Divide a product of ``count`` results of ``k`` terms each; the matrix is read ``width`` elements at a time."""
-    enough = count * batch >= multiprocessors * BLOCKS * GROUPS
+    blocks_each, enough = BLOCKS, count * batch >= multiprocessors * BLOCKS * GROUPS
     if is_along:
         lanes = min(LANES, next_power_of_two(max(2, ceil_div(k, width))))
         lanes = lanes if k <= (MAX_LONG_K if enough else MAX_WARP_K) else THREADS
+        lanes = min(lanes, NARROW_LANES) if width == 1 and count * batch >= MANY_ROWS else lanes
+    elif count * batch < FEW_RESULTS and not apart:
+        lanes, blocks_each = MIN_LANES, FEW_BLOCKS
     else:
         lanes = max(MIN_LANES, min(LANES, next_power_of_two(ceil_div(count, width))))
         lanes = THREADS if width == 1 and k <= MAX_BLOCK_K and count * batch >= multiprocessors * THREADS else lanes
     columns = THREADS // lanes if is_along else lanes * width
     blocks = ceil_div(count, columns) * batch
     most = max(1, k // (MIN_ALONG if is_along else max(MIN_ACROSS, THREADS // lanes * UNROLL)))
-    return Shape(lanes, columns, min(most, max(1, multiprocessors * BLOCKS // blocks)))
+    return Shape(lanes, columns, min(most, max(1, multiprocessors * blocks_each // blocks)))
+
+
+def takes_apart(count: int, k: int, batch: int) -> bool:
+    """Whether a thread of `across` should have elements that are apart, in rows that are not aligned."""
+    return count >= APART * LANES and k > MAX_BLOCK_K and count * k * batch >= MIN_APART
 
 
 def total_of(element):
@@ -86,9 +111,9 @@ def make_number(element):
 
 
 @functools.cache
-def make_load(element, width, once):
+def make_load(element, width, once, apart=False):
     """Make the device function that reads 1, 2, 4 or 8 neighbours, as a tuple of that many numbers; with ``once`` those
-    of a matrix, which caches need not keep.
+    of a matrix, which caches need not keep. ``apart``: four elements, as many apart as a warp has lanes.
     """
     number, load_wide = make_number(element), {1: None, 2: load2, 4: load4, 8: load8}[width]
 
@@ -105,7 +130,12 @@ def make_load(element, width, once):
         s, t, u, v, w, x, y, z = load_wide(array, at, once)
         return number(s), number(t), number(u), number(v), number(w), number(x), number(y), number(z)
 
-    return {1: load, 8: load_eight}.get(width, load_some)
+    @cuda.jit(device=True, forceinline=True)
+    def load_apart(array, at):
+        second, third, fourth = at + uint64(LANES), at + uint64(2 * LANES), at + uint64(3 * LANES)
+        return number(array[at]), number(array[second]), number(array[third]), number(array[fourth])
+
+    return load_apart if apart else {1: load, 8: load_eight}.get(width, load_some)
 
 
 @functools.cache
@@ -206,7 +236,7 @@ def make_finish(element, columns, adds):
                     total += partials[(z * parts + uint64(other)) * count + at]
             of_slots[slot, col] = total
             cuda.syncthreads()
-            for other in range(1, slots):
+            for other in range(1, min(uint32(slots), parts)):
                 total += of_slots[other, col]
         if mine:
             to = z * count + at
@@ -270,11 +300,12 @@ def along(element, lanes, width, adds):
 
 
 @functools.cache
-def across(element, lanes, width, adds):
+def across(element, lanes, width, adds, apart=False):
     """Make the kernel of out[c] = alpha sum of matrix[k, c] vector[k] + beta out[c], for rows that follow c in memory.
 
     ``lanes`` threads read a row, each ``width`` neighbours of it: a warp every eighth row, or with a small K a block
-    all rows. Launched as `along`; ``width`` is not 1 where the rows begin at multiples of 16 bytes.
+    all rows. Launched as `along`; ``width`` is not 1 where the rows begin at multiples of 16 bytes. With ``apart`` the
+    four elements of each of 32 lanes are not neighbours, but those of the warp are; there are 128 columns or more.
     """
     columns, groups = lanes * width, THREADS // lanes
     finish, dtype, number = make_finish(element, columns, adds), total_of(element), make_number(element)
@@ -286,7 +317,8 @@ def across(element, lanes, width, adds):
         for j in range(width):
             sums[j] += values[j] * factor
 
-    walk = make_walk(make_load(element, width, True), add, groups, width)
+    walk = make_walk(make_load(element, width, True, apart), add, groups, width)
+    lane_step, next_column = (1, LANES) if apart else (width, 1)
 
     @cuda.jit(launch_bounds=(THREADS, RESIDENT))
     def across(matrix, vector, out, partials, counters, sizes, which, steps, alpha, beta):
@@ -295,7 +327,10 @@ def across(element, lanes, width, adds):
         count, k, pitch, inc = sizes
         tid, z = uint32(cuda.threadIdx.x), uint32(which[0] + uint32(cuda.blockIdx.z))
         group, lane = tid // uint32(lanes), tid % uint32(lanes)
-        col = uint32(cuda.blockIdx.x) * uint32(columns) + lane * uint32(width)
+        col = uint32(cuda.blockIdx.x) * uint32(columns)
+        # With ``apart`` the columns of the last block begin earlier, so that it reads nothing outside.
+        early = uint32(max(uint32(col + uint32(columns)), count) - count) if apart else uint32(0)
+        col = uint32(col - early + lane * uint32(lane_step))
         parts = uint32(cuda.gridDim.y)
         # Whole rounds of the loop below, except for the last part.
         share = uint32((k + parts * uint32(whole) - uint32(1)) // (parts * uint32(whole)) * uint32(whole))
@@ -309,11 +344,11 @@ def across(element, lanes, width, adds):
             i = uint64(first + group)
             walk(sums, matrix, at, uint64(pitch), vector, of, uint64(inc), i, uint64(limit))
         for j in range(width):
-            shared[group, lane * uint32(width) + uint32(j)] = sums[j]
+            shared[group, lane * uint32(lane_step) + uint32(j * next_column)] = sums[j]
         cuda.syncthreads()
         total = dtype(0)
         for other in range(groups):
-            total += shared[other, tid % uint32(columns)]
+            total += shared[other, (tid + early) % uint32(columns)]
         finish(uint64(count), total, out, partials, counters, alpha, beta)
 
     return across

@@ -25,6 +25,10 @@ ROW_LOADS = 4
 #: It is one for arrays of at most one access for each thread of the device: with less code, instructions arrive sooner.
 #: Max threads of a block then, and max accesses of each if a block takes a row alone.
 FEW_THREADS, FEW_ACCESSES = 1024, 4
+#: It is two in an array of at most so many bytes, if rows have so many accesses, and there are rows for a quarter of
+#: the blocks wanted up to ``WARP_ROWS`` times as many: a block takes a row alone. Its threads if rows are more than
+#: blocks wanted.
+ALONE_ROW_LOADS, ALONE_BYTES, ALONE_ROW, ALONE_THREADS = 2, 64 << 20, (1 << 9, 1 << 12), 128
 #: A warp takes a row alone if the warps of a block would have shares of different sizes, the row has at most so many
 #: tiles, and there are so many rows for each block wanted.
 WARP_ROWS, WARP_TILES = 2, 64
@@ -231,10 +235,14 @@ def _rows(operation, vector, offset, outer, n, pitch):
         loads, alone = 1, accesses <= FEW_THREADS * FEW_ACCESSES
         threads = min(FEW_THREADS, max(THREADS, next_power_of_two(accesses))) if alone else THREADS
     else:
-        loads, alone = ROW_LOADS, False
-        threads = min(THREADS, max(64, next_power_of_two(n // (vector * ROW_LOADS))))
+        rows_fit = _blocks_wanted() <= 4 * outer <= 4 * WARP_ROWS * _blocks_wanted()
+        fits = ALONE_ROW[0] <= accesses <= ALONE_ROW[1] and outer * accesses * 16 <= ALONE_BYTES
+        alone = rows_fit and fits
+        loads = ALONE_ROW_LOADS if alone else ROW_LOADS
+        most = ALONE_THREADS if alone and outer > _blocks_wanted() else THREADS
+        threads = min(most, max(64, next_power_of_two(n // (vector * loads))))
     tiles, warps = ceil_div(accesses, WARP * loads), threads // WARP
-    if tiles % warps and loads > 1 and outer >= WARP_ROWS * _blocks_wanted() and tiles <= WARP_TILES:
+    if tiles % warps and loads > 1 and not alone and outer >= WARP_ROWS * _blocks_wanted() and tiles <= WARP_TILES:
         kernel = fast.make_warp_rows(operation, vector, THREADS, loads)
         return Launch(kernel, ceil_div(outer, THREADS // WARP), THREADS, (outer, n, pitch, tiles, offset))
     splits = 1 if alone else _splits(outer, max(1, tiles // warps))

@@ -31,7 +31,7 @@ COLUMN_THREADS = 1024
 MIN_ROWS, MAX_SHARES, OFFSET_THREADS = 64, 32, 1024
 #: Threads of a block of ``stripes``, at most. It is faster than shares of rows for at most so many tiles of rows, and
 #: bytes of input and output together; and faster than one thread for all rows of a column from so many rows on.
-STRIPE_THREADS, STRIPE_TILES, STRIPE_BYTES, MIN_STRIPE_ROWS = 512, 2, 64 << 20, 48
+STRIPE_THREADS, STRIPE_TILES, STRIPE_BYTES, MIN_STRIPE_ROWS = 512, 2, 32 << 20, 48
 
 
 class Launch(NamedTuple):

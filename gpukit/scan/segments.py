@@ -1,13 +1,9 @@
 """Scans and reductions of segments: rows of different lengths, one after the other (CSR).
 
-1. ``tiles``: a block scans a tile of elements, and begins again at each segment. It needs no carry for segments that
-   begin in it.
+1. ``tiles``: a block scans a tile of elements, and begins again at each segment. All blocks have the same number of
+   elements, however long the segments are. It runs twice: first for what each tile leaves to those after it.
 2. ``carry``: one block finds what the tiles before each tile leave to it.
-3. ``finish``: the results of segments that end in a later tile than they begin, and of empty ones. A scan runs
-   ``tiles`` again instead.
-4. ``whole``: reduces segments in one launch. A few lanes, a warp or a block take a segment; blocks share a long one.
-
-All blocks of ``tiles`` have the same number of elements, however long the segments are.
+3. ``whole``: reduces segments in one launch. A few lanes, a warp or a block take a segment; blocks share a long one.
 """
 
 import functools
@@ -35,7 +31,7 @@ from warpstep.integers import ceil_div
 from warpstep.limits import WARP
 from warpstep.values import check_flag
 
-__all__ = ["make_carry", "make_finish", "make_tiles", "make_whole", "segmented_reduce", "segmented_scan"]
+__all__ = ["make_carry", "make_tiles", "make_whole", "segmented_reduce", "segmented_scan"]
 
 #: Threads of a block, and elements of a thread.
 THREADS, EACH = 256, 8
@@ -46,11 +42,11 @@ PADDED = THREADS * PITCH
 #: Threads of the block that finds the carries.
 CARRIERS = 512
 #: Elements of a segment that a block of ``whole`` reduces, at most, and elements of a block that shares a longer one.
-#: The kernel is for arrays of as few elements, or with so many in a segment on average. Accesses of a lane under way.
-MAX_WHOLE, CHUNK, MIN_MEAN, LOADS = 1 << 15, 1 << 14, 64, 2
-#: Up to ``MAX_FEW`` elements on average, some lanes reduce a segment; up to ``MAX_ALONE``, or twice as many if there
-#: are ``MANY`` segments, a warp does.
-FEW_LANES, MAX_FEW, MAX_ALONE, MANY = 8, 64, 512, 4096
+#: Accesses that a lane has under way.
+MAX_WHOLE, CHUNK, LOADS = 1 << 15, 1 << 14, 2
+#: Lanes that reduce a segment, by its mean elements at most. Up to ``MAX_ALONE``, or twice as many if there are
+#: ``MANY`` segments, a warp does.
+FEW_LANES, MAX_ALONE, MANY = {16: 4, 64: 8}, 512, 4096
 
 
 @functools.cache
@@ -113,17 +109,17 @@ def find_segment(offsets, segments, element):
 
 
 @functools.cache
-def make_tiles(operation, part, exclusive=False, alone=False):
+def make_tiles(operation, part, exclusive=False):
     """Make the kernel ``tiles``: a block scans ``TILE`` elements, and begins again with each segment.
 
-    ``part`` is "reduce" to write what segments amount to, "amounts" for what a tile leaves to those after it, and
-    "scan" to write the scan, with what others have left. With ``alone`` there is one tile, and no other launch.
+    ``part`` is "amounts" for what a tile leaves to those after it, "scan" to write the scan, with what others have
+    left, and "alone" to write the scan of the only tile.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     finish, scan_pairs = operation.finish, make_scan_pairs(operation, THREADS)
 
     @cuda.jit
-    def tiles(x, offsets, out, totals, heads, leads, carries, n, segments):
+    def tiles(x, offsets, out, totals, heads, carries, n, segments):
         held, begins = cuda.shared.array(PADDED, accumulator), cuda.shared.array(TILE, types.uint8)
         found, own = cuda.shared.array(1, int64), cuda.local.array(EACH, accumulator)
         tid, base, n = cuda.threadIdx.x, int64(cuda.blockIdx.x) * int64(TILE), int64(n)
@@ -151,7 +147,11 @@ def make_tiles(operation, part, exclusive=False, alone=False):
             else:
                 value = accumulator(combine(value, own[e]))
         value, head, total, total_head = scan_pairs(value, head)
-        if part == "scan" and not alone and not head:
+        if part == "amounts":
+            if tid == 0:
+                totals[cuda.blockIdx.x], heads[cuda.blockIdx.x] = total, total_head
+            return
+        if part == "scan" and not head:
             value = accumulator(combine(carries[cuda.blockIdx.x], value))
         for e in range(EACH):
             if begins[tid * EACH + e]:
@@ -159,26 +159,9 @@ def make_tiles(operation, part, exclusive=False, alone=False):
             else:
                 before, value = value, accumulator(combine(value, own[e]))
             held[tid * PITCH + e] = before if exclusive else value
-        if part != "scan" and not alone and tid == 0:
-            totals[cuda.blockIdx.x], heads[cuda.blockIdx.x] = total, total_head
         cuda.syncthreads()
-
-        if part == "scan":
-            for i in range(tid, size, THREADS):
-                out[base + int64(i)] = finish(held[i + i // EACH], 1)
-        if part == "reduce":
-            segment = int64(tid) if alone else found[0] + int64(tid)
-            while segment < int64(segments) and (alone or int64(offsets[segment]) < base + int64(size)):
-                start, stop = int64(offsets[segment]), int64(offsets[segment + int64(1)])
-                if alone and start == stop:
-                    out[segment] = finish(accumulator(identity), 1)
-                if start < stop and stop <= base + int64(size):
-                    last = int32(stop - base) - 1
-                    if start >= base:
-                        out[segment] = finish(held[last + last // EACH], 1)
-                    else:  # others have the beginning
-                        leads[cuda.blockIdx.x] = held[last + last // EACH]
-                segment += int64(THREADS)
+        for i in range(tid, size, THREADS):
+            out[base + int64(i)] = finish(held[i + i // EACH], 1)
 
     return tiles
 
@@ -214,27 +197,6 @@ def make_carry(operation):
             base += int32(CARRIERS * EACH)
 
     return carry
-
-
-@functools.cache
-def make_finish(operation):
-    """Make the kernel ``finish``: segments that began before the tile that they end in, and empty ones."""
-    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    write = operation.finish
-
-    @cuda.jit
-    def finish(offsets, out, leads, carries, segments):
-        segment = int64(cuda.grid(1))
-        if segment < int64(segments):
-            start, stop = int64(offsets[segment]), int64(offsets[segment + int64(1)])
-            if start == stop:
-                out[segment] = write(accumulator(identity), 1)
-            else:
-                tile = (stop - int64(1)) // int64(TILE)
-                if start < tile * int64(TILE):
-                    out[segment] = write(accumulator(combine(carries[tile], leads[tile])), 1)
-
-    return finish
 
 
 @functools.cache
@@ -483,39 +445,33 @@ def _segmented(problem: Problem):
     out = problem.output(shape, operation.result)
     if out.size == 0:
         return []
-    x, offsets, tiles = problem.on_device(x), problem.on_device(offsets), ceil_div(n, TILE)
-    if part == "reduce" and (n <= MAX_WHOLE or n >= MIN_MEAN * segments):
-        return _reductions(problem, operation, x, offsets, out)
-    totals, leads, carries = (
-        problem.work.take(name, tiles, operation.partial) for name in ("totals", "leads", "carries")
-    )
-    heads, made = problem.work.take("heads", tiles, np.int32), []
-
-    def add(kernel, grid, block, *arguments):
-        made.append((configure_quietly(kernel, grid, block, problem.stream), arguments))
-
-    arguments = x, offsets, out, totals, heads, leads, carries, n, segments
-    if tiles == 1 and segments <= TILE:
-        add(make_tiles(operation, part, exclusive, True), 1, THREADS, *arguments)
-        return made
-    if tiles:
-        add(make_tiles(operation, "amounts" if part == "scan" else part), tiles, THREADS, *arguments)
-        add(make_carry(operation), 1, CARRIERS, totals, heads, carries, tiles)
-    if part == "scan":
-        add(make_tiles(operation, part, exclusive), tiles, THREADS, *arguments)
-    else:
-        add(make_finish(operation), ceil_div(segments, 256), 256, offsets, out, leads, carries, segments)
-    return made
+    make = _reduction if part == "reduce" else functools.partial(_scan, exclusive=exclusive)
+    return make(problem, operation, problem.on_device(x), problem.on_device(offsets), out)
 
 
-def _reductions(problem, operation, x, offsets, out):
-    """The launch of ``segmented_reduce`` for few elements, or segments that are long on average."""
+def _scan(problem, operation, x, offsets, out, exclusive):
+    """The launches of ``segmented_scan``."""
+    n, segments, tiles = x.size, offsets.size - 1, ceil_div(x.size, TILE)
+    totals, carries = (problem.work.take(name, tiles, operation.partial) for name in ("totals", "carries"))
+    heads = problem.work.take("heads", tiles, np.int32)
+    arguments = x, offsets, out, totals, heads, carries, n, segments
+
+    def launch(part, *how):
+        return configure_quietly(make_tiles(operation, part, *how), tiles, THREADS, problem.stream), arguments
+
+    if tiles == 1:
+        return [launch("alone", exclusive)]
+    carry = configure_quietly(make_carry(operation), 1, CARRIERS, problem.stream), (totals, heads, carries, tiles)
+    return [launch("amounts"), carry, launch("scan", exclusive)]
+
+
+def _reduction(problem, operation, x, offsets, out):
+    """The launch of ``segmented_reduce``."""
     n, segments, itemsize = x.size, out.size, x.dtype.itemsize
     vector, offset, lanes, limit = 16 // itemsize, address_of(x) % 16 // itemsize, THREADS, MAX_WHOLE
-    if n <= MAX_FEW * segments and operation.commutative:
-        lanes, limit = FEW_LANES, MAX_ALONE
-    elif n <= MAX_ALONE * segments:
-        lanes, limit = WARP, MAX_ALONE
+    if n <= MAX_ALONE * segments:
+        few = [lanes for most, lanes in FEW_LANES.items() if n <= most * segments and operation.commutative]
+        lanes, limit = min(few, default=WARP), MAX_ALONE
     elif n <= 2 * MAX_ALONE * segments and segments >= MANY:
         lanes, limit = WARP, 8 * MAX_ALONE
     chunks = ceil_div(n, CHUNK) if n > MAX_WHOLE else 0

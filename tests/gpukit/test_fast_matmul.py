@@ -14,7 +14,7 @@ from gpukit._host.work_memory import state_of
 from gpukit.backend import cuda
 from gpukit.matmul import api as host
 from gpukit.matmul import cost as choice
-from gpukit.matmul.cost import DOUBLE_SPEEDS, SPEEDS, Piece, choose, choose_turns
+from gpukit.matmul.cost import DOUBLE_SPEEDS, SPEEDS, Piece, choose, choose_turns, prefers_packed
 from gpukit.matmul.fast import LAYOUTS
 from gpukit.matmul.slim import choose_slim
 from gpukit.matmul.vector import choose_vector
@@ -209,8 +209,10 @@ def test_operands_of_any_layout(data):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("layout", ["N", "T"])
 @pytest.mark.parametrize(("count", "k"), [(1, 1), (3, 20_000), (700, 130), (129, 4100), (20, 64)])
-def test_a_matrix_by_a_vector(count, k, layout, dtype):
+def test_a_matrix_by_a_vector(count, k, layout, dtype, monkeypatch):
     """In one part or several, of aligned rows or others, with alpha and beta; what a trace finds."""
+    monkeypatch.setattr(host, "takes_apart", lambda count, *_: count >= 128)
+    forget()
     matrix, vector, c = (x.astype(dtype) for x in operands((count, k), (k, 1), (count, 1)))
     on_device = laid_out(matrix, ORDERS[layout])
     out = cuda.to_device(np.full((count, 1), np.nan, dtype))
@@ -277,6 +279,44 @@ def test_a_small_k(dtype, layout, shape):
         assert choose_slim(m, n, k, 1, dtype().itemsize, n % 4 == 0) is not None
         assert len(steps) == 1 and gpukit.trace(steps[0][0], *steps[0][1]).findings == []
         check(result, a[0], b)
+
+
+#: Batches, and many rows by a few columns: aligned, or not; of one row; with parts of K; one b for all.
+PACKED = [
+    *(("float32", layout, (5,), (5,), (12, 8, 16)) for layout in LAYOUTS),
+    ("float32", "TN", (3,), (3,), (40, 9, 5)),
+    ("float32", "NT", (70,), (70,), (1, 5, 7)),
+    ("float64", "NN", (4,), (), (33, 3, 20)),
+    ("float32", "NT", (2, 3), (2, 1), (8, 4, 1300)),
+    ("float32", "NN", (), (), (1400, 3, 3)),
+]
+
+
+@pytest.mark.parametrize(("dtype", "layout", "lead_a", "lead_b", "shape"), PACKED)
+def test_many_small_products(dtype, layout, lead_a, lead_b, shape, monkeypatch):
+    """What a trace finds; with alpha and beta."""
+    monkeypatch.setattr(host, "_takes_packed", lambda *_: True)
+    forget()
+    (m, n, k), lead = shape, np.broadcast_shapes(lead_a, lead_b)
+    a, b, c = (x.astype(dtype) for x in operands((*lead_a, m, k), (*lead_b, k, n), (*lead, m, n)))
+    last = [(*range(x.ndim - 2), *(x.ndim - 2 + i for i in ORDERS[w])) for x, w in zip((a, b), layout, strict=True)]
+    on_device = [laid_out(x, order) for x, order in zip((a, b), last, strict=True)]
+    result, out = cuda.to_device(poisoned(*lead, m, n, dtype=dtype)), cuda.to_device(c)
+    for launch, arguments in matmul.steps("auto", *on_device, result):
+        assert gpukit.trace(launch, *arguments).findings == []
+    check(result.copy_to_host(), a, b)
+    matmul.matmul(*on_device, alpha=2, beta=-1, out=out)
+    check(out.copy_to_host(), a, b, 2, -1, c)
+
+
+def test_what_is_many_small_products():
+    """Neither large ones, nor a few, nor those that tensor cores multiply."""
+    assert all(
+        prefers_packed(*sizes, 132) for sizes in ((16, 16, 16, 10_000, 4), (10**6, 3, 3, 1, 4), (9, 9, 9, 999, 8))
+    )
+    assert not any(
+        prefers_packed(*sizes, 132) for sizes in ((512, 512, 64, 8, 4), (40, 30, 50, 1, 4), (32, 32, 32, 999, 8))
+    )
 
 
 def test_the_same_input_gives_the_same_bits():

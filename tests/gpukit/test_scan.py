@@ -343,7 +343,6 @@ def test_a_selection_is_traced_without_a_finding(dtype):
 @example(lengths=[0], how=("f4", "max", "i8"))
 @example(lengths=[4500, 0, 3000], how=("u1", "sum", "i4"))
 @example(lengths=[3, 40_000, 0, 50_000], how=("u1", "sum", "i4"))  # shared by blocks
-@example(lengths=[7] * 4800, how=("f4", "max", "i8"))  # in tiles
 def test_segments_are_reduced_and_scanned(lengths, how):
     dtype, op, offset_dtype = how
     offsets = np.cumsum([0, *lengths]).astype(offset_dtype)
