@@ -373,10 +373,12 @@ def conv2d(
         and kernels of up to 29 x 29 pixels, gaps included. Its errors are those of sums in the operands' dtype as long
         as the values of an image are alike: they are relative to the largest ones within 32 x 32 pixels, where an
         infinity makes all results NaN. "depthwise" is for several groups of one channel of x and kernels of up to 49
-        values. "direct" is the fastest direct kernel, "depthwise" where it can be. Where a value has 100 terms or more
-        and the kernel 5 columns or more, neighbours may share products ("paired"): errors are somewhat larger, and an
-        infinity may become NaN, too. "naive" to "paired" are the direct kernels by name, for learners; "paired" needs a
-        kernel of 2 columns or more, and a stride and dilation of 1 along rows.
+        values. "direct" is the fastest direct kernel, "depthwise" where it can be. Where a value has 100 terms or more,
+        neighbours may share products: along rows if the kernel has 5 columns or more ("paired"), along columns if it
+        has a multiple of 3 rows ("winograd"). Errors are somewhat larger then, and an infinity may become NaN, too.
+        "naive" to "winograd" are the direct kernels by name, for learners. "paired" needs a kernel of 2 columns or
+        more, and a stride and dilation of 1 along rows; "winograd" a multiple of 3 rows, and a stride and dilation of 1
+        along columns.
     out : array of shape (N, O, OH, OW), optional
         Same kind and dtype. On the device it must not share memory with the others.
     workspace : device array of one dimension, optional

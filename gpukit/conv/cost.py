@@ -49,9 +49,10 @@ __all__ = [
 ]
 
 #: The direct kernels, from the naive one to those made for one layout.
-DIRECT = {**LADDER, "specialised": specialised, "paired": specialised}
-#: Algorithms that have layouts, and whether values are in pairs there; for "direct" whichever is faster.
-PAIRED = {"direct": None, "specialised": False, "paired": True}
+DIRECT = {**LADDER, "specialised": specialised, "paired": specialised, "winograd": specialised}
+#: Algorithms that have layouts: those that share no products, those with pairs, those with Winograd's fours of rows and
+#: pairs if these are possible, and whichever is the fastest.
+LAID_OUT = "specialised", "paired", "winograd", "direct"
 #: Bytes of a workspace up to which the columns of several samples are written at a time.
 WORKSPACE = 32 << 20
 #: Bytes of columns that im2col writes in a microsecond.
@@ -120,7 +121,7 @@ def expected(
     biased: bool = False,
 ) -> dict[str, float]:
     """Predict the microseconds of each algorithm for a convolution of float32, or float16, that is not empty."""
-    fastest = _fastest(x_shape, weight_shape, geometry, groups, False, np.float16 if half else np.float32, None)
+    fastest = _fastest(x_shape, weight_shape, geometry, groups, False, np.float16 if half else np.float32, "direct")
     if _is_depthwise(x_shape, weight_shape, geometry, groups):
         return {"direct": LAUNCH_US}
     is_taken = takes_implicit(x_shape, weight_shape, geometry, groups)
@@ -176,9 +177,9 @@ def direct_launch(name: str, convolution: Convolution, stream: Any) -> tuple:
             shape = f"weight has shape {tuple(weight.shape)}, in {groups} groups"
             raise ValueError(f"algorithm is 'depthwise'; {shape}: it needs one in channel to a group, and few values")
         return _launch_depthwise(convolution, stream)
-    if name in PAIRED:
+    if name in LAID_OUT:
         wide = is_wide(x, geometry)
-        layout = layout_of(x.shape, weight.shape, geometry, groups, wide, dtype_of(x), PAIRED[name])
+        layout = layout_of(x.shape, weight.shape, geometry, groups, wide, dtype_of(x), name)
         if layout is not None:
             return launch_specialised(layout, convolution, stream, wide)
         if name != "direct":
@@ -267,8 +268,10 @@ def _why_none_fits(name, kernel, geometry):
     """What an algorithm without a layout was given, and what it needs."""
     stride, dilation = _steps(geometry)
     given = f"the kernel is {tuple(kernel)}, stride {stride} and dilation {dilation}"
-    if PAIRED[name] and not _can_be_paired(kernel, stride, dilation):
+    if name == "paired" and not _can_be_paired(kernel, stride, dilation):
         return f"{given}; it needs a kernel of 2 columns or more, and a stride and dilation of 1 along a row"
+    if name == "winograd" and not _can_be_winograd(kernel, stride, dilation):
+        return f"{given}; it needs a multiple of 3 rows, and a stride and dilation of 1 along a column"
     return f"{given}; 4 neighbours may need {MAX_SPAN} pixels of a row at most, and a tile must fit into shared memory"
 
 
@@ -371,10 +374,15 @@ STAGE_ROWS, MAX_DEPTH = 12, 8
 #: From how many in channels on there are stages enough for longer ones, and how long they are then.
 MANY_CHANNELS, LONG_STAGE_ROWS, MAX_LONG_DEPTH = 16, 36, 4
 #: Values are in pairs from so many columns on, as for fewer the differences cost what they save, and from so many terms
-#: of a sum on: the rounding of differences is small beside that of a long sum.
-MIN_PAIRED_COLUMNS, MIN_PAIRED_TERMS = 5, 100
+#: of a sum on, as rows in fours: the rounding of differences is small beside that of a long sum.
+MIN_PAIRED_COLUMNS, MIN_SHARED_TERMS = 5, 100
 #: Neighbouring values of a thread.
 RUNS = 4, 8, 12, 16, 28
+#: Threads along a row of the tile, at most; with Winograd's fours, neighbouring values of a thread, at most.
+MAX_ACROSS, MAX_WINOGRAD_RUN = 8, 12
+#: Times with Winograd's fours, fitted to 29 measurements on an H200: the share of the predicted time, that for three
+#: rows of the kernel and for fewer values of a thread, the penalty of tiles with half as many threads, microseconds.
+WINOGRAD_TIME_FACTOR, ONE_TAP_FACTOR, SHORT_RUN_FACTOR, NARROW_PENALTY, WINOGRAD_US = 0.96, 0.93, 1.14, 0.01, 0.5
 #: Sets of warps that share the in channels of a stage.
 SPLITS = 1, 2, 4
 #: Most pixels of a row that a thread keeps, and copies that it makes of a channel, in registers; most out channels (the
@@ -398,14 +406,13 @@ def layout_of(
     groups: int,
     wide: bool,
     dtype: Any,
-    paired: bool | None = None,
+    name: str = "direct",
 ) -> Layout | None:
     """Choose the Layout for a convolution; None if the kernel is too wide, or the stride or dilation too large.
 
-    ``paired`` tells whether its values are in pairs; None stands for whichever is expected to be faster, with pairs
-    only where a sum has many terms.
+    ``name`` is one of ``LAID_OUT``. Values and rows share products under "direct" only where a sum has many terms.
     """
-    return next(iter(layouts_of(x_shape, weight_shape, geometry, groups, wide, dtype, 1, paired)), None)
+    return next(iter(layouts_of(x_shape, weight_shape, geometry, groups, wide, dtype, 1, name)), None)
 
 
 def layouts_of(
@@ -416,25 +423,27 @@ def layouts_of(
     wide: bool,
     dtype: Any,
     count: int,
-    paired: bool | None = None,
+    name: str = "direct",
 ) -> list[Layout]:
     """List the ``count`` Layouts that are expected to be fastest, best first; fewer if there are fewer."""
-    return [layout for _, layout in _fastest(x_shape, weight_shape, geometry, groups, wide, dtype, paired)[:count]]
+    return [layout for _, layout in _fastest(x_shape, weight_shape, geometry, groups, wide, dtype, name)[:count]]
 
 
-def _fastest(x_shape, weight_shape, geometry, groups, wide, dtype, paired):
+def _fastest(x_shape, weight_shape, geometry, groups, wide, dtype, name):
     """[(microseconds, layout), ...] of the specialised kernels that are expected to be fastest."""
     half, (out_channels, channels, *kernel) = np.dtype(dtype) == np.float16, weight_shape
     stride, dilation = _steps(geometry)
     quads = bool(wide and not half and int(geometry.padding_w) % 4 == 0)
     rows, limit = (STAGE_ROWS, MAX_DEPTH) if channels < MANY_CHANNELS else (LONG_STAGE_ROWS, MAX_LONG_DEPTH)
     depth = max(1, min(rows // kernel[0], limit, channels))
-    ways = (paired,)
-    if paired is None:
-        many = kernel[1] >= MIN_PAIRED_COLUMNS and channels * geometry.counts[0] >= MIN_PAIRED_TERMS
-        ways = (False, True) if many else (False,)
-    if not _can_be_paired(kernel, stride, dilation):
-        ways = tuple(way for way in ways if not way)
+    can_pair, can_winograd = _can_be_paired(kernel, stride, dilation), _can_be_winograd(kernel, stride, dilation)
+    many = channels * geometry.counts[0] >= MIN_SHARED_TERMS
+    allowed = {
+        (False, False): name in ("specialised", "direct"),
+        (True, False): can_pair and (name == "paired" or name == "direct" and many and kernel[1] >= MIN_PAIRED_COLUMNS),
+        (can_pair, True): can_winograd and (name == "winograd" or name == "direct" and many and not half),
+    }
+    ways = tuple(way for way, is_allowed in allowed.items() if is_allowed)
     how = tuple(kernel), stride, dilation, depth, min(channels, max(SPLITS)), quads, half, ways
     images, out_size = x_shape[0] * groups, geometry.out_size
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
@@ -452,6 +461,11 @@ def _can_be_paired(kernel, stride, dilation):
     return kernel[1] > 1 and stride[1] == dilation[1] == 1
 
 
+def _can_be_winograd(kernel, stride, dilation):
+    """Whether neighbouring rows of values have neighbouring rows of pixels, and the kernel threes of rows."""
+    return kernel[0] % 3 == 0 and stride[0] == dilation[0] == 1
+
+
 @functools.lru_cache(4096)
 def _rank(how, images, channels, out_channels, out_size, multiprocessors):
     """[(microseconds, layout), ...] of the fastest few, as `predict` expects it; empty if none fits."""
@@ -463,6 +477,10 @@ def _rank(how, images, channels, out_channels, out_size, multiprocessors):
     times = np.where((times > COMPUTE_BOUND_US) & ~table.paired, times * (1 + BANK_COST / table.run), times)
     # The model leaves out that sets of warps wait for each other.
     times *= 1 + SPLIT_PENALTY * (table.split - 1)
+    narrow = 1 + NARROW_PENALTY * np.log2(MAX_ACROSS / table.across)
+    factor = WINOGRAD_TIME_FACTOR * narrow * np.where(table.taps == 1, ONE_TAP_FACTOR, 1)
+    factor *= np.where(table.run < MAX_WINOGRAD_RUN, SHORT_RUN_FACTOR, 1)
+    times = np.where(table.winograd, WINOGRAD_US + factor * times, times)
     # Many blocks of a warp or two copy more pixels than they compute on; nor need four sets of warps share channels.
     blocks = _blocks(table, images, out_channels, out_size)
     many = blocks > MANY_BLOCKS * multiprocessors
@@ -487,13 +505,16 @@ class LayoutTable(NamedTuple):
     run: np.ndarray
     lines: np.ndarray
     paired: np.ndarray
-    span: np.ndarray
+    winograd: np.ndarray
+    across: np.ndarray
+    taps: np.ndarray
     split: np.ndarray
     depth: np.ndarray
     copies: np.ndarray
     rows: np.ndarray  # of the tile
     cols: np.ndarray
     resident: np.ndarray  # blocks that a multiprocessor holds at a time
+    loads: np.ndarray  # of four pixels by a thread, for a row of the kernel
     adds: np.ndarray  # of a thread for a row of the kernel, in multiply-adds
     weights: np.ndarray  # copies of weights by a thread, for each in channel
     kernel: tuple[int, int]
@@ -512,17 +533,19 @@ def _layouts(kernel, stride, dilation, depth, channels, quads, half, ways) -> tu
     layouts = []
     splits = [split for split in SPLITS if split <= channels]
     for per_thread, channel_groups, run, split in itertools.product((1, 2, 3, 4, 6, 8), (1, 2, 4), RUNS, splits):
-        for across, threads in itertools.product((1, 2, 4, 8), (32, 64, 128, 256)):
+        for across, threads in itertools.product((1, 2, 4, MAX_ACROSS), (32, 64, 128, 256)):
             if per_thread * channel_groups <= MAX_CHANNELS and threads * channel_groups * split <= MAX_THREADS:
                 tile = run, across, threads // across, ceil_div(depth, split) * split, 2
                 layout = Layout(kernel, stride, dilation, per_thread, channel_groups, *tile, quads, half, split)
-                layouts += filter(_fits, (layout._replace(paired=paired) for paired in ways))
+                layouts += filter(_fits, (layout._replace(paired=pairs, winograd=fours) for pairs, fours in ways))
     rows = [_table_row(layout) for layout in layouts]
     return layouts, LayoutTable._make((*map(np.array, zip(*rows, strict=True)), kernel, stride)) if rows else None
 
 
 def _fits(layout):
-    if layout.span > MAX_SPAN or layout.copies > MAX_COPIES:
+    if layout.span > MAX_SPAN or layout.copies > MAX_COPIES or layout.threads > MAX_THREADS:
+        return False
+    if layout.winograd and (layout.split > 1 or layout.run > MAX_WINOGRAD_RUN or layout.across * layout.down > 32):
         return False
     if layout.has_conflicts and layout.stride == (1, 1):  # with other strides all have them
         return False
@@ -535,7 +558,7 @@ def _registers(layout):
     """Estimate the registers that a thread needs."""
     row = (3 + layout.kernel[1] % 2) * layout.pixel_pairs if layout.paired else layout.span
     sums = layout.sum_sets * layout.channels_per_thread * layout.sums
-    return sums + layout.span + row + 2 * layout.padded_channels + 36
+    return sums + (2 if layout.winograd else 1) * layout.span + row + 2 * layout.padded_channels + 36
 
 
 def _table_row(layout):
@@ -545,9 +568,11 @@ def _table_row(layout):
     adds = layout.multiply_adds
     if layout.paired:
         adds = (1 + BANK_COST_IN_PAIRS / layout.sums) * adds + 2 * layout.pixel_pairs
+    adds += layout.winograd * layout.span
     weights = layout.kernel[0] * layout.kernel[1] * layout.channel_groups * layout.padded_channels / threads
-    own = (getattr(layout, name) for name in LayoutTable._fields[:10])
-    return *own, *layout.tile, max(1, resident), adds, weights
+    own = (getattr(layout, name) for name in LayoutTable._fields[:12])
+    loads = layout.span // 4 * layout.values_down  # a row of its own for each
+    return *own, *layout.tile, max(1, resident), loads, adds, weights
 
 
 def _blocks(table, images, out_channels, out_size):
@@ -566,10 +591,10 @@ def predict(
     stages = np.ceil(channels / table.depth) * table.depth
     blocks = _blocks(table, images, out_channels, out_size)
     weights = WEIGHTS_CYCLES * table.lines * np.ceil(table.channels_per_thread / 4)
-    values, rows = table.channels_per_thread * table.run, channels * table.kernel[0] / table.split
+    values, rows = table.channels_per_thread * table.run, channels * table.taps / table.split
     store = values * (STORE_CYCLES / table.split + np.where(table.split > 1, COMBINE_CYCLES, 0))
     copy = COPY_CYCLES * table.copies + WEIGHT_COPY_CYCLES * table.weights
-    issued = rows * (table.adds + weights + PIXELS_CYCLES * table.span / 4) + stages * copy + store
+    issued = rows * (table.adds + weights + PIXELS_CYCLES * table.loads) + stages * copy + store
     waiting = ALONE_STAGE_CYCLES * stages / table.depth
     alone = rows * (ALONE_CYCLES * table.adds + weights + ALONE_ROW_CYCLES) + waiting + store
 

@@ -12,8 +12,9 @@ pixels i + kw, so it would meet both banks; therefore sums of even and of odd kw
 And the loops go through all values of one weight before the next, up and down in turns, so that an instruction reuses
 an operand of the one before.
 
-Then nearly all instructions are multiply-adds, and what is left is to need fewer: values in pairs share products, three
-instead of four (``paired``, see `make_multiply_pairs`).
+Then nearly all instructions are multiply-adds, and what is left is to need fewer. Values in pairs share products, three
+instead of four (``paired``, see `make_multiply_pairs`). So do two rows of values: for three rows of the kernel, four
+products instead of six (``winograd``, see `make_load_row`).
 """
 
 import functools
@@ -29,7 +30,7 @@ __all__ = ["Layout", "specialised"]
 
 #: The position of a value that lies outside of the result.
 OUTSIDE = 2**32 - 1
-#: Multiply-adds in loops that the compiler still unrolls completely; it gives up on longer ones.
+#: Multiply-adds and copies of weights in loops that the compiler still unrolls completely; it gives up on longer ones.
 MAX_UNROLLED = 200
 
 
@@ -50,24 +51,36 @@ class Layout(NamedTuple):
     half: bool = False  # float16 in global memory
     split: int = 1  # sets of warps with in channels of their own; depth is a multiple of it
     paired: bool = False  # neighbouring values share products: for 2 columns or more, stride and dilation 1 along rows
+    winograd: bool = False  # so do two rows: for a multiple of 3 rows, stride and dilation 1 along columns, split 1
 
     @property
     def text(self) -> str:
         """A short name that tells it from other layouts for the same kernel."""
         outs = f"{self.channel_groups} x {self.channels_per_thread} out channels"
         shared, pairs = f" by {self.split}" if self.split > 1 else "", ", in pairs" if self.paired else ""
+        pairs += ", in two rows" if self.winograd else ""
         values = f"{self.across} x {self.down} threads of {self.run}{pairs}"
         return f"{outs}, {values}, {self.depth} channels a stage{shared}"
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.across * self.down * self.channel_groups * self.split
+        return self.across * self.down * self.channel_groups * self.sets
+
+    @property
+    def sets(self) -> int:
+        """Sets of warps for the same values: each has in channels of its own, or one of Winograd's four sums."""
+        return 4 if self.winograd else self.split
+
+    @property
+    def values_down(self) -> int:
+        """Rows of values to which a thread's sums belong."""
+        return 2 if self.winograd else 1
 
     @property
     def tile(self) -> tuple[int, int]:
         """Rows and columns of the result that a block computes."""
-        return self.down, self.across * self.run
+        return self.down * self.values_down, self.across * self.run
 
     @property
     def channels_per_block(self) -> int:
@@ -102,6 +115,19 @@ class Layout(NamedTuple):
         return self.channels_per_thread * self.sums * (self.lines + self.kernel[1] % 2 if self.paired else self.lines)
 
     @property
+    def columns_copied(self) -> int:
+        """Columns of the kernel that a thread copies: all, or with ``winograd`` those that share products."""
+        least = 2 if self.paired else 1
+        has_threads = ceil_div(self.kernel[1], least) * self.weight_pitch <= self.threads
+        return least if self.winograd and has_threads else self.kernel[1]
+
+    @property
+    def share(self) -> float:
+        """Multiply-adds for a term of a sum: 1, or fewer if terms share products."""
+        sums = self.channels_per_thread * self.run * self.values_down * self.kernel[0] * self.kernel[1]
+        return self.multiply_adds * self.taps * self.sets / self.split / sums
+
+    @property
     def span(self) -> int:
         """Pixels of a row that a thread needs, in whole loads of four."""
         return _round_up(covered(self.run, self.stride[1], self.kernel[1], self.dilation[1]), 4)
@@ -109,7 +135,17 @@ class Layout(NamedTuple):
     @property
     def rows(self) -> int:
         """Rows of pixels that a tile needs."""
-        return covered(self.down, self.stride[0], self.kernel[0], self.dilation[0])
+        return covered(self.tile[0], self.stride[0], self.kernel[0], self.dilation[0])
+
+    @property
+    def taps(self) -> int:
+        """Rows of weights that a thread multiplies by, for each in channel."""
+        return self.kernel[0] // 3 if self.winograd else self.kernel[0]
+
+    @property
+    def weight_rows(self) -> int:
+        """Rows of weights in shared memory for each in channel."""
+        return 4 * self.taps if self.winograd else self.taps
 
     @property
     def width(self) -> int:
@@ -119,12 +155,12 @@ class Layout(NamedTuple):
     @property
     def pitch(self) -> int:
         """Words from row to row: such that eight lanes, which load 16 bytes each, use all 32 banks, if they can."""
-        return _pitch(self.width, self.across, self.stride[0], self.run * self.stride[1])[0]
+        return _pitch(self.width, self.across, self.stride[0] * self.values_down, self.run * self.stride[1])[0]
 
     @property
     def has_conflicts(self) -> bool:
         """Whether there are bank conflicts whatever the pitch."""
-        return _pitch(self.width, self.across, self.stride[0], self.run * self.stride[1])[1]
+        return _pitch(self.width, self.across, self.stride[0] * self.values_down, self.run * self.stride[1])[1]
 
     @property
     def padded_channels(self) -> int:
@@ -149,7 +185,7 @@ class Layout(NamedTuple):
     @property
     def stage_words(self) -> int:
         """Words of a stage: pixels, then weights."""
-        return self.image_words + _round_up(self.depth * self.kernel[0] * self.lines * self.weight_pitch, 4)
+        return self.image_words + _round_up(self.depth * self.weight_rows * self.lines * self.weight_pitch, 4)
 
     @property
     def sums_words(self) -> int:
@@ -191,13 +227,28 @@ def _round_up(n, multiple):
 
 @functools.cache
 def make_load_row(layout):
-    """Make a device function that loads the pixels of a row that a thread needs to registers."""
-    span = layout.span
+    """Make a device function that loads the pixels of a row that a thread needs to registers.
+
+    With ``winograd`` these are sums of two rows: the second, ``other`` words further on, is multiplied by ``sign``. Two
+    rows of values, y = a u + b v + c w and z = b u + c v + d w, meet four rows of pixels and three of the kernel. They
+    need four products, of which each is the work of a set of warps:
+
+    p = (a - c) u, q = (b + c) (u + v + w) / 2, r = (c - b) (u - v + w) / 2 and s = (d - b) w
+
+    Then y = p + q + r, and z = s + q - r. The in channels and the kernel's next three rows add to the same sums.
+    """
+    span, winograd = layout.span, layout.winograd
 
     @cuda.jit(device=True, forceinline=True)
-    def load_row(buffer, offset, x):
+    def load_row(buffer, offset, other, sign, x):
         for i in range(0, span, 4):
-            x[i], x[i + 1], x[i + 2], x[i + 3] = load4(buffer, uint64(offset + uint64(i)))
+            x[i], x[i + 1], x[i + 2], x[i + 3] = load4(buffer, uint64(offset + uint32(i)))
+            if winograd:
+                a, b, c, d = load4(buffer, uint64(uint32(offset + other) + uint32(i)))
+                x[i] += sign * a
+                x[i + 1] += sign * b
+                x[i + 2] += sign * c
+                x[i + 3] += sign * d
 
     return load_row
 
@@ -257,7 +308,7 @@ def make_multiply(layout):
         return multiply
 
     def pieces(last):
-        first = max(0, last - max(1, MAX_UNROLLED // (sums * channels)))
+        first = max(0, last - max(1, MAX_UNROLLED // ((sums + 1) * channels)))
         own = piece(first, last)
         if first == 0:
             return own
@@ -313,14 +364,14 @@ def make_accumulate(layout):
     """Make a device function that adds up all rows of the kernel, for ``count`` in channels of a stage."""
     load_row, load_weights = make_load_row(layout), make_load_weights(layout)
     multiply = make_multiply_pairs(layout) if layout.paired else make_multiply(layout)
-    taps, span, padded_channels = layout.kernel[0], layout.span, layout.padded_channels
-    down = layout.dilation[0] * layout.pitch
+    taps, span, padded_channels = layout.taps, layout.span, layout.padded_channels
+    down = (3 if layout.winograd else layout.dilation[0]) * layout.pitch
     channel = layout.rows * layout.pitch
     over = channel - (taps - 1) * down  # from a channel's last row to the next one's first
-    along = layout.lines * layout.weight_pitch
+    along = layout.weight_rows // taps * layout.lines * layout.weight_pitch
 
     @cuda.jit(device=True, forceinline=True)
-    def step(buffer, offset, wt, kh, last, last_wt, now, then, w, total):
+    def step(buffer, offset, other, sign, wt, kh, last, last_wt, now, then, w, total):
         """Load the next row into ``then`` and compute with ``now``; the last step loads its own row again.
 
         The minimum hides that from the compiler, which would copy registers instead, at the cost of six loads.
@@ -328,24 +379,24 @@ def make_accumulate(layout):
         ends = kh == uint32(taps)
         then_at = min(uint32(offset + (uint32(over) if ends else uint32(down))), last)
         after = min(uint32(wt + uint32(along)), last_wt)
-        load_row(buffer, uint64(then_at), then)
+        load_row(buffer, then_at, other, sign, then)
         multiply(buffer, uint64(wt), uint64(after), now, w, total)
         return then_at, after, uint32(1) if ends else uint32(kh + uint32(1))
 
     @cuda.jit(device=True, forceinline=True)
-    def accumulate(buffer, offset, wt, count, total):
+    def accumulate(buffer, offset, other, sign, wt, count, total):
         even, odd = cuda.local.array(span, float32), cuda.local.array(span, float32)
         w = cuda.local.array(padded_channels, float32)
-        load_row(buffer, uint64(offset), even)
+        load_row(buffer, offset, other, sign, even)
         load_weights(buffer, uint64(wt), w)
         kh, left = uint32(1), uint32(count * uint32(taps))
         last = uint32(offset + (count - uint32(1)) * uint32(channel) + uint32((taps - 1) * down))
         last_wt = uint32(wt + (left - uint32(1)) * uint32(along))
         while True:
-            offset, wt, kh = step(buffer, offset, wt, kh, last, last_wt, even, odd, w, total)
+            offset, wt, kh = step(buffer, offset, other, sign, wt, kh, last, last_wt, even, odd, w, total)
             if left == uint32(1):
                 break
-            offset, wt, kh = step(buffer, offset, wt, kh, last, last_wt, odd, even, w, total)
+            offset, wt, kh = step(buffer, offset, other, sign, wt, kh, last, last_wt, odd, even, w, total)
             left = uint32(left - uint32(2))
             if left == uint32(0):
                 break
@@ -425,54 +476,89 @@ def make_copy_image(layout):
 @functools.cache
 def make_copy_weights(layout):
     """Make two device functions: one begins to copy the weights of a stage's in channels, those of one value of the
-    kernel side by side; the other, when they have arrived, adds up those of each pair.
+    kernel side by side; the other, when they have arrived, adds up those that share products.
 
     A thread copies whole rows of the kernel, for one out channel, so only the first address of a row is computed. It
-    adds up what it has copied itself.
+    adds up what it has copied itself. With ``winograd`` it copies three rows, and makes four of them: u, (u + v + w) /
+    2, (u - v + w) / 2 and w.
     """
-    (height, across), paired = layout.kernel, layout.paired
+    (height, across), paired, winograd = layout.kernel, layout.paired, layout.winograd
     channels, padded_channels = layout.channels_per_thread, layout.padded_channels
-    each, lines, rows = layout.weight_pitch, layout.lines * layout.weight_pitch, layout.depth * layout.kernel[0]
-    at_once = layout.threads // each
-    rounds, is_even, pairs = ceil_div(rows, at_once), rows % at_once == 0, across // 2
+    # Rows of the kernel that a thread copies at a time, what it makes of them, and how many columns of them.
+    own, made, width = 3 if winograd else 1, 4 if winograd else 1, layout.columns_copied
+    each, rows, parts = layout.weight_pitch, layout.depth * height // own, ceil_div(across, width)
+    at_once, line_words = layout.threads // (each * parts), layout.lines * each
+    words, pairs, is_whole = made * line_words, across // 2, parts == 1
+    rounds, is_even = ceil_div(rows, at_once), rows % at_once == layout.threads % (each * parts) == 0
     copy = copy_now if layout.half else copy_async
 
     @cuda.jit(device=True, forceinline=True)
-    def copy_weights(buffer, start, weight, group, first_channel, first, sizes):
+    def find_own():
+        """Which row a thread copies in the first round, which part of it, and for which out channel of the block."""
         tid = uint32(cuda.threadIdx.x)
-        row = tid // uint32(each)
-        line = uint32(tid - row * uint32(each))
+        row = tid // uint32(each * parts)
+        rest = uint32(tid - row * uint32(each * parts))
+        line = rest // uint32(parts)
+        return row, uint32(rest - line * uint32(parts)), line
+
+    @cuda.jit(device=True, forceinline=True)
+    def find_first(start, row, part, line):
+        first = uint32(3 * pairs) if paired and part == uint32(pairs) else part
+        return uint64(start + row * uint32(words) + first * uint32(each) + line)
+
+    @cuda.jit(device=True, forceinline=True)
+    def find(n, i, j):
+        """The words from a thread's first weight to the one of its column j, in row i of those of its round n."""
+        column = j
+        if paired:
+            column = 3 * pairs if j == 2 * pairs else j // 2 + j % 2 * pairs
+        return uint64(n * at_once * words + i * line_words + column * each)
+
+    @cuda.jit(device=True, forceinline=True)
+    def copy_weights(buffer, start, weight, group, first_channel, first, sizes):
+        row, part, line = find_own()
         channel_group = line // uint32(padded_channels)
         k = uint32(line - channel_group * uint32(padded_channels))
         o = uint32(first_channel + channel_group * uint32(channels) + k)
-        to, of_out = uint64(start + row * uint32(lines) + line), uint32(sizes.channels * uint32(height))
-        above = uint32(first * uint32(height))  # rows of the in channels before this stage
-        source = uint64((uint64(group * sizes.out_channels + o) * of_out + above + row) * uint64(across))
+        to, of_out = find_first(start, row, part, line), uint32(sizes.channels * uint32(height))
+        above = uint32(uint32(first * uint32(height)) + row * uint32(own))  # rows of the in channels before this one
+        source = uint64((uint64(group * sizes.out_channels + o) * of_out + above) * uint64(across))
+        source = uint64(source + uint64(part * uint32(width)))
         for n in range(rounds):
-            if is_even or n + 1 < rounds or row < uint32(rows - n * at_once):
+            if is_even or row < uint32(min(at_once, rows - n * at_once)):
                 there = (
                     k < uint32(channels)
                     and o < sizes.out_channels
-                    and uint32(above + row + uint32(n * at_once)) < of_out
+                    and uint32(above + uint32(n * at_once * own)) < of_out
                 )
-                for j in range(across):
-                    place = n * at_once * lines + (j // 2 + j % 2 * pairs if paired else j) * each
-                    if paired and j == 2 * pairs:  # the last one, of an odd number
-                        place = n * at_once * lines + 3 * pairs * each
-                    beside = n * at_once * across + j
-                    copy(buffer, uint64(to + uint64(place)), weight, uint64(source + uint64(beside)), there)
+                for i in range(own):
+                    for j in range(width):
+                        offset, beside = uint64(to + find(n, i + i // 2, j)), (n * at_once * own + i) * across + j
+                        if is_whole or j == 0 or part < uint32(pairs):
+                            copy(buffer, offset, weight, uint64(source + uint64(beside)), there)
 
     @cuda.jit(device=True, forceinline=True)
     def add_weights(buffer, start):
-        tid = uint32(cuda.threadIdx.x)
-        row = tid // uint32(each)
-        to = uint64(start + row * uint32(lines) + tid - row * uint32(each))
+        row, part, line = find_own()
+        to, w = find_first(start, row, part, line), cuda.local.array((made, width), float32)
         for n in range(rounds):
-            if is_even or n + 1 < rounds or row < uint32(rows - n * at_once):
-                for j in range(pairs):
-                    offset = uint64(to + uint64(n * at_once * lines + j * each))
-                    both = buffer[offset] + buffer[uint64(offset + uint64(pairs * each))]
-                    buffer[uint64(offset + uint64(2 * pairs * each))] = both
+            if is_even or row < uint32(min(at_once, rows - n * at_once)):
+                for i in range(own):  # all loads before the first store, so that they overlap
+                    for j in range(width):
+                        if is_whole or j == 0 or part < uint32(pairs):
+                            w[i + i // 2, j] = buffer[uint64(to + find(n, i + i // 2, j))]
+                if winograd:
+                    for j in range(width):
+                        if is_whole or j == 0 or part < uint32(pairs):
+                            ends, middle = w[0, j] + w[3, j], w[1, j]
+                            w[1, j], w[2, j] = float32(0.5) * (ends + middle), float32(0.5) * (ends - middle)
+                            buffer[uint64(to + find(n, 1, j))] = w[1, j]
+                            buffer[uint64(to + find(n, 2, j))] = w[2, j]
+                if paired and (is_whole or part < uint32(pairs)):
+                    for i in range(made):
+                        for j in range(width // 2):
+                            offset = uint64(to + find(n, i, 2 * j) + uint64(2 * pairs * each))
+                            buffer[offset] = w[i, 2 * j] + w[i, 2 * j + 1]
 
     return copy_weights, add_weights
 
@@ -484,12 +570,17 @@ def make_copy_weights(layout):
 def make_start(layout):
     """Make a device function that starts the sums of a thread, with the bias in one of the sets of warps."""
     channels, sums, sum_sets, paired = layout.channels_per_thread, layout.sums, layout.sum_sets, layout.paired
+    period = 3 if layout.winograd else layout.split  # sets p and s, which belong to one row of values each
 
     @cuda.jit(device=True, forceinline=True)
-    def start(total, bias, group, first_channel, own_split, sizes):
+    def start(total, bias, group, first_channel, own_set, sizes):
         for o in range(channels):
             initial = float32(0)
-            if sizes.biased and own_split == uint32(0) and uint32(first_channel + uint32(o)) < sizes.out_channels:
+            if (
+                sizes.biased
+                and own_set % uint32(period) == uint32(0)
+                and uint32(first_channel + uint32(o)) < sizes.out_channels
+            ):
                 initial = float32(bias[group * sizes.out_channels + uint32(first_channel + uint32(o))])
             for i in range(sums):
                 total[0, o, i] = initial
@@ -573,8 +664,11 @@ def make_write(layout):
 
     Of an out channel, 32 lanes write 32 neighbours at a time.
     """
-    run, line, channels, split = layout.run, layout.across * layout.run, layout.channels_per_thread, layout.split
-    rows, sums_words, lines = layout.down, layout.sums_words, 32 // layout.across
+    run, line, channels, winograd = layout.run, layout.across * layout.run, layout.channels_per_thread, layout.winograd
+    rows, sums_words, lines, down = layout.down, layout.sums_words, 32 // layout.across, layout.values_down
+    warp_words = 32 * run * channels
+    set_words = layout.threads // layout.sets // 32 * warp_words
+    shares = 2 if winograd else layout.split  # sets of warps that write the same rows
 
     @cuda.jit(device=True, forceinline=True)
     def find_spots(spots, top, left, sizes):
@@ -582,10 +676,12 @@ def make_write(layout):
         lane = uint32(cuda.threadIdx.x) % uint32(32)
         for k in range(run):
             if line % 32 == 0:  # a constant: a warp's 32 values are neighbours in a row
-                row, col = uint32(top + uint32(32 * k // line)), uint32(left + uint32(lane + uint32(32 * k % line)))
+                row = uint32(top + uint32(32 * k // line * down))
+                col = uint32(left + uint32(lane + uint32(32 * k % line)))
             else:
                 r = uint32(lane + uint32(32 * k)) // uint32(line)
-                row, col = uint32(top + r), uint32(left + uint32(lane + uint32(32 * k) - r * uint32(line)))
+                row = uint32(top + r * uint32(down))
+                col = uint32(left + uint32(lane + uint32(32 * k) - r * uint32(line)))
             spots[k] = uint32(OUTSIDE)
             if row < sizes.out_h and col < sizes.out_w:
                 spots[k] = uint32(row * sizes.out_w + col)
@@ -599,29 +695,45 @@ def make_write(layout):
                 store4(buffer, to, value[o, i], value[o, i + 1], value[o, i + 2], value[o, i + 3])
 
     @cuda.jit(device=True, forceinline=True)
-    def write_plane(buffer, piece, plane, spots):
+    def take(buffer, offset, which):
+        """Load a value; with ``winograd``, the three sums that it is made of, p + q + r or s + q - r."""
+        if winograd:
+            first = buffer[uint64(offset + which * uint32(3 * set_words))]
+            sign = float32(-1) if which else float32(1)
+            second, third = buffer[uint64(offset + uint32(set_words))], buffer[uint64(offset + uint32(2 * set_words))]
+            return first + second + sign * third
+        return buffer[uint64(offset)]
+
+    @cuda.jit(device=True, forceinline=True)
+    def write_plane(buffer, piece, which, plane, spots):
         value = cuda.local.array(run, float32)
         lane = uint32(cuda.threadIdx.x) % uint32(32)
         for k in range(run):  # all loads before the first store, so that they overlap
-            value[k] = buffer[uint64(piece + uint64(lane + uint32(32 * k)))]
+            value[k] = take(buffer, uint32(piece + lane + uint32(32 * k)), which)
         for k in range(run):
             if spots[k] != uint32(OUTSIDE):
                 plane[spots[k]] = value[k]
 
     @cuda.jit(device=True, forceinline=True)
-    def write(buffer, value, out, sample_group, first_channel, own_split, top, left, sizes):
+    def write(buffer, value, out, sample_group, first_channel, own_set, top, left, sizes):
         warp = uint32(cuda.threadIdx.x) // uint32(32)
-        piece = uint32(uint32(sums_words) + warp * uint32(32 * run * channels))
+        piece = uint32(uint32(sums_words) + warp * uint32(warp_words))
         spots = cuda.local.array(run, uint32)
-        find_spots(spots, uint32(top + uint32(warp * uint32(lines)) % uint32(rows)), left, sizes)
+        which, own_share = own_set // uint32(shares), own_set % uint32(shares)
+        find_spots(spots, uint32(top + uint32(warp * uint32(lines)) % uint32(rows) * uint32(down) + which), left, sizes)
         store(buffer, uint64(piece), value)
-        cuda.syncwarp()
+        if winograd:
+            cuda.syncthreads()
+            piece = uint32(piece - own_set * uint32(set_words))
+        else:
+            cuda.syncwarp()
         positions, o = int64(sizes.out_h * sizes.out_w), uint32(0)
         while o < uint32(channels):  # not unrolled: code that runs once costs more to fetch than to run
             is_needed = uint32(first_channel + o) < sizes.out_channels
-            if is_needed and own_split == uint32(o * uint32(split)) // uint32(channels):
+            if is_needed and own_share == uint32(o * uint32(shares)) // uint32(channels):
                 corner = int64(sample_group * sizes.out_channels + uint64(first_channel + o)) * positions
-                write_plane(buffer, uint64(piece + o * uint32(32 * run)), out[corner : corner + positions], spots)
+                plane = out[corner : corner + positions]
+                write_plane(buffer, uint32(piece + o * uint32(32 * run)), which, plane, spots)
             o = uint32(o + uint32(1))
 
     return write
@@ -639,14 +751,19 @@ def specialised(layout):
     ``across`` divides 32, and 32 divides ``across * down``, so that warps do not straddle sets. ``depth`` is a multiple
     of ``split``, and there are two stages or more.
     """
-    channels, run, split = layout.channels_per_thread, layout.run, layout.split
+    channels, run, split, winograd = layout.channels_per_thread, layout.run, layout.split, layout.winograd
     depth, stages = layout.depth, layout.stages
     (tile_h, tile_w), (stride_h, stride_w), channels_per_block = layout.tile, layout.stride, layout.channels_per_block
     sum_sets, sums, padded_channels, pitch = layout.sum_sets, layout.sums, layout.padded_channels, layout.pitch
-    weight_words, channel_words = layout.kernel[0] * layout.lines * layout.weight_pitch, layout.rows * pitch
+    row_words, channel_words = layout.lines * layout.weight_pitch, layout.rows * pitch
     stage_words, image_words, channels_per_split = layout.stage_words, layout.image_words, depth // split
-    across, threads_per_group, threads_per_split = layout.across, layout.across * tile_h, layout.threads // split
-    end, ahead, pending, paired = stages * stage_words, stages - 1, stages - 2, layout.paired
+    across, threads_per_group, threads_per_set = (
+        layout.across,
+        layout.across * layout.down,
+        layout.threads // layout.sets,
+    )
+    weight_words, has_sums = layout.weight_rows * row_words, layout.paired or winograd
+    end, ahead, pending, down = stages * stage_words, stages - 1, stages - 2, layout.values_down * stride_h * pitch
     copy_image, (copy_weights, add_weights) = make_copy_image(layout), make_copy_weights(layout)
     start, accumulate, settle = make_start(layout), make_accumulate(layout), make_settle(layout)
     combine, write = make_combine(layout), make_write(layout)
@@ -668,21 +785,31 @@ def specialised(layout):
             commit_copies()
 
         tid = uint32(cuda.threadIdx.x)
-        own_split = tid // uint32(threads_per_split)  # of the sets of warps that share the in channels
-        rank = uint32(tid - own_split * uint32(threads_per_split))
+        own_set = tid // uint32(threads_per_set)
+        rank = uint32(tid - own_set * uint32(threads_per_set))
         channel_group = rank // uint32(threads_per_group)
         row = uint32(rank - channel_group * uint32(threads_per_group)) // uint32(across)
         col = uint32(rank - channel_group * uint32(threads_per_group) - row * uint32(across))
         first_channel = uint32(block_channel + channel_group * uint32(channels))
-        start(total, bias, group, first_channel, own_split, sizes)
-        first_pixel = own_split * uint32(channels_per_split * channel_words) + row * uint32(stride_h * pitch)
-        offset = uint32(first_pixel + col * uint32(run * stride_w))
-        first_weight = uint32(image_words) + channel_group * uint32(padded_channels)
-        wt = uint32(first_weight + own_split * uint32(channels_per_split * weight_words))
+        start(total, bias, group, first_channel, own_set, sizes)
+        offset = uint32(row * uint32(down) + col * uint32(run * stride_w))
+        wt = uint32(image_words) + channel_group * uint32(padded_channels)
+        own_split, other, sign = uint32(0), uint32(0), float32(1)
+        if winograd:  # the sets begin with rows 0 - 2, 1 + 2, 2 - 1 and 3 - 1 of the pixels
+            offset, wt = uint32(offset + own_set * uint32(pitch)), uint32(wt + own_set * uint32(row_words))
+            other = uint32(uint32(2 * pitch) - own_set * uint32(pitch))
+            if own_set > uint32(1):
+                other = uint32(uint32(pitch) - own_set * uint32(pitch))
+            if own_set != uint32(1):
+                sign = float32(-1)
+        else:
+            own_split = own_set
+            offset = uint32(offset + own_split * uint32(channels_per_split * channel_words))
+            wt = uint32(wt + own_split * uint32(channels_per_split * weight_words))
         now, then, first = uint32(0), uint32(ahead * stage_words), uint32(0)
         while first < sizes.channels:
             wait_copies(pending)
-            if paired:
+            if has_sums:
                 add_weights(buffer, uint32(now + uint32(image_words)))
             cuda.syncthreads()  # this stage is complete, and the one before, which is filled next, no longer in use
             further = uint32(first + uint32(ahead * depth))
@@ -693,7 +820,7 @@ def specialised(layout):
             own = uint32(first + own_split * uint32(channels_per_split))
             if own < sizes.channels:
                 count = min(uint32(channels_per_split), uint32(sizes.channels - own))
-                accumulate(buffer, uint32(offset + now), uint32(wt + now), count, total)
+                accumulate(buffer, uint32(offset + now), other, sign, uint32(wt + now), count, total)
             first = uint32(first + uint32(depth))
             now = uint32(now + uint32(stage_words)) if now < uint32(end - stage_words) else uint32(0)
             then = uint32(then + uint32(stage_words)) if then < uint32(end - stage_words) else uint32(0)
@@ -702,9 +829,9 @@ def specialised(layout):
             wait_copies(0)  # of zeros, for stages that no channel fills
         settle(total, value)
         if split > 1:
-            combine(buffer, own_split, rank, value)
+            combine(buffer, own_set, rank, value)
         else:
             cuda.syncthreads()  # no thread still reads a stage
-        write(buffer, value, out, sample_group, first_channel, own_split, top, left, sizes)
+        write(buffer, value, out, sample_group, first_channel, own_set, top, left, sizes)
 
     return specialised

@@ -36,13 +36,13 @@ def random(*shape):
 # %%
 recorded = results.load("conv-h200", case="ladder", dtype="float32")
 times = results.by_variant(recorded)
-times["paired"] = times.pop("direct")
-for name in ("naive", "tiled", "even", "cudnn (torch)", "paired"):
+times["winograd"] = times.pop("direct")
+for name in ("naive", "tiled", "even", "cudnn (torch)", "winograd"):
     print(f"{name:14} {times[name] * 1e6:8.1f} us")
 print(results.taken_on(recorded))
 
 # %% [markdown]
-# `naive` has no tile. The first kernel with one, `tiled`, is *slower*. The second, `even`, gains a little. By the end of this page you will have written `naive` and `even`, and know why. The optional chapter [09b](09b_fast_convolution.ipynb) shows how to get from there to `paired`.
+# `naive` has no tile. The first kernel with one, `tiled`, is *slower*. The second, `even`, gains a little. By the end of this page you will have written `naive` and `even`, and know why. The optional chapter [09b](09b_fast_convolution.ipynb) shows how to get from there to `winograd`.
 #
 # ## What a filter does
 #

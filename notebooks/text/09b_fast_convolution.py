@@ -40,7 +40,7 @@ def random(*shape):
 recorded = results.load("conv-h200")
 where = results.taken_on(recorded)
 times = results.by_variant(recorded, case="ladder", dtype="float32")
-times["paired"] = times.pop("direct")
+times["winograd"] = times.pop("direct")
 names = tuple(cost.DIRECT)
 title = "6 channels of 768 x 512, 6 x 6, 6 out channels"
 mark, x_shape, weight_shape, out_shape = where, (1, 6, 512, 768), (6, 6, 6, 6), (1, 6, 507, 763)
@@ -51,7 +51,7 @@ if on_gpu():
     mark = f"{device.info().name}; cuDNN: {where}"
 shown = {name: times[name] * 1e6 for name in ("cudnn (torch)", *names)}
 plot.dots(shown, "us, cold L2 cache", title=title, mark=mark, log=True, hollow=["cudnn (torch)"])
-print(f"the last one is {times['cudnn (torch)'] / times['paired']:.1f} times as fast as cuDNN")
+print(f"the last one is {times['cudnn (torch)'] / times['winograd']:.1f} times as fast as cuDNN")
 
 # %% [markdown]
 # ## Faster copies: no help
@@ -145,8 +145,8 @@ results.table(compiled, columns_shown)
 # %%
 at = make_geometry(x_shape[2:], 6, 1, 0, 1)
 layouts = {
-    name: cost.layout_of(x_shape, weight_shape, at, 1, False, "float32", paired=name == "paired")
-    for name in ("specialised", "paired")
+    name: cost.layout_of(x_shape, weight_shape, at, 1, False, "float32", name)
+    for name in ("specialised", "paired", "winograd")
 }
 rows, cols = layouts["specialised"].tile
 x, weight = random(1, 6, rows + 5, cols + 5), random(6, 6, 6, 6)
@@ -171,7 +171,7 @@ for name, trace in traces.items():
     print(f"{terms / (loads.requests + shared.requests):16.1f}")
 
 # %% [markdown]
-# Up to `prefetch`, every term (a pixel times a weight) needs two loads. `blocked` needs less than one, and it is the step that counts. The last two kernels add many terms for each load.
+# Up to `prefetch`, every term (a pixel times a weight) needs two loads. `blocked` needs less than one, and it is the step that counts. The last three kernels add many terms for each load.
 #
 # ## A kernel made to measure
 #
@@ -205,7 +205,7 @@ print(f"a row of the filter: {run + 5} pixels and {6 * channels} weights for {6 
 # These are four products. With b = x1 (w0 + w1), the first is (x0 - x1) w0 + b, and the second is (x2 - x1) w1 + b: three products. The differences of pixels serve for all out channels, the sums of weights for all pixels, and b is added to both at the end. For an even number of weights in a row that saves a quarter of the multiply-adds. `paired` is the same kernel with this idea.
 
 # %%
-adds = {name: layouts[name].multiply_adds for name in layouts}
+adds = {name: layouts[name].multiply_adds for name in ("specialised", "paired")}
 print(f"multiply-adds of a thread for a row of the filter: {adds['specialised']}, in pairs {adds['paired']}")
 print(f"time: {times['specialised'] * 1e6:.1f} us, in pairs {times['paired'] * 1e6:.1f} us ({mark})")
 x, weight = random(1, 6, 30, 40), random(6, 6, 6, 6)
@@ -217,16 +217,29 @@ for name in layouts:
 # %% [markdown]
 # A quarter fewer multiply-adds, but not a quarter less time. And differences round too, so the errors are somewhat larger: `conv2d` uses pairs only for sums of many terms, and filters of five columns or more. If a pixel is infinite, a pair may give NaN where the plain sum is infinite.
 #
+# ## Four products for six
+#
+# The same can be done along columns, with more gain. **Winograd** found the fewest products for any number of values and weights. For two values, one below the other, and three weights u, v and w of a column, which meet the pixels a, b, c and d:
+#
+# - the values are a u + b v + c w and b u + c v + d w: six products;
+# - with p = (a - c) u, q = (b + c)(u + v + w) / 2, r = (c - b)(u - v + w) / 2 and s = (d - b) w they are p + q + r and s + q - r: four products.
+#
+# What is true of four pixels is true of four rows of them. So p is the convolution of one row of sums of pixels with one row of weights, as before, pairs included. In `winograd`, four sets of warps compute p, q, r and s. A thread has no more sums than in `paired`. It loads two rows of pixels instead of one, and adds them. The sums of weights are computed once for a tile, when these have arrived in shared memory. In the end, p, q, r and s meet in shared memory, where the values pass anyway. For each in channel, a filter of six rows is two filters of three, which add to the same sums.
+
+# %%
+for name in layouts:
+    print(f"{name:12} {layouts[name].share:6.1%} of the multiply-adds, {times[name] * 1e6:.1f} us ({mark})")
+
+# %% [markdown]
 # What else keeps the kernel from the peak? Compare its time with the time of its multiply-adds at the rate that registers alone allow, and of its bytes at the rate of a copy:
 
 # %%
 limits = prediction.recorded()
 moved = 4 * (np.prod(x_shape) + np.prod(out_shape))
-pair_share = adds["paired"] / (6 * layouts["paired"].outs * layouts["paired"].run)
-least = pair_share * 2 * np.prod(out_shape) * 6 * 6 * 6 / limits.fp32
+least = layouts["winograd"].share * 2 * np.prod(out_shape) * 6 * 6 * 6 / limits.fp32
 print(f"{least * 1e6:.1f} us of multiply-adds, as fast as {limits.device} can ({limits.date})")
 print(f"{moved / limits.dram_copy * 1e6:.1f} us to move {moved / 1e6:.0f} MB")
-print(f"of {times['paired'] * 1e6:.1f} us")
+print(f"of {times['winograd'] * 1e6:.1f} us")
 
 # %% [markdown]
 # The bytes come on top of the arithmetic: every SM has to fill its shared memory before the first sum, and all of them store at once after the last one. Together they still do not explain the whole time: blocks start and end, and not every instruction is a multiply-add.
@@ -384,7 +397,7 @@ with plot.figure(columns=2, size=(9, 3.3), mark="operations, by formula") as axe
 
 # %%
 halves = results.by_variant(recorded, case="ladder", dtype="float16")
-print(f"float16: {halves['direct'] * 1e6:.1f} us, float32: {times['paired'] * 1e6:.1f} us ({mark})")
+print(f"float16: {halves['direct'] * 1e6:.1f} us, float32: {times['winograd'] * 1e6:.1f} us ({mark})")
 by_host = {(r["case"], r["shape"], r["variant"]): r["value"] for r in recorded if r["case"] in ("host", "call and wait")}
 CALLS = {"conv2d (torch)": "gpukit, out=", "conv2d (torch), new result": "gpukit", "torch (conv2d)": "PyTorch"}
 results.table(

@@ -71,11 +71,16 @@ def reference_conv(x, weight, bias, groups, **how):
     return parts
 
 
-def together(weight):
-    """Weights whose products with pixels bound those of a pair, which multiplies both pixels by the sum of weights."""
+def together(weight, paired=True, winograd=False):
+    """Weights whose products with pixels bound those of a pair, which multiplies both pixels by the sum of weights, and
+    those of Winograd's fours, where a pixel meets all three weights of a column, or half of them, four times.
+    """
     size = abs(weight.astype(np.float64))
-    pairs = size.shape[3] // 2 * 2
-    size[..., :pairs] = (size[..., 0:pairs:2] + size[..., 1:pairs:2]).repeat(2, axis=3)
+    if paired:
+        pairs = size.shape[3] // 2 * 2
+        size[..., :pairs] = (size[..., 0:pairs:2] + size[..., 1:pairs:2]).repeat(2, axis=3)
+    if winograd:
+        size = 2 * (size[:, :, 0::3] + size[:, :, 1::3] + size[:, :, 2::3]).repeat(3, axis=2)
     return size
 
 
@@ -198,6 +203,7 @@ def tolerance(exact, size, terms, dtype):
 @example(((3, 0, 6, 7), {"kernel_size": 1, **PLAIN}), np.float32, "im2col", 2, (5, 3), True)
 @example(((1, 0, 9, 43), {"kernel_size": (4, 5), **PLAIN}), np.float32, "direct", 1, (3, 6), True)
 @example(((2, 0, 8, 19), {"kernel_size": (2, 4), **PLAIN}), np.float16, "paired", 2, (3, 2), True)
+@example(((1, 0, 17, 33), {"kernel_size": (3, 4), **PLAIN, "padding": 1}), np.float32, "winograd", 2, (3, 2), True)
 @example(((2, 0, 13, 9), {"kernel_size": (3, 2), **PLAIN, "padding": 1}), np.float16, "auto", 3, (2, 1), True)
 @example(((1, 0, 11, 0), {"kernel_size": (5, 1), **PLAIN, "padding": (1, 2)}), np.float32, "im2col", 3, (2, 3), True)
 @example(((1, 0, 40, 37), {"kernel_size": (5, 4), **PLAIN, "padding": 2}), np.float32, "fourier", 1, (2, 3), True)
@@ -214,7 +220,9 @@ def test_conv2d(case, dtype, algorithm, groups, sizes, with_bias):
     if dtype not in api.ALLOWED.get(algorithm, api.DIRECT_DTYPES):
         dtype = np.float32
     kernel = pair(how.pop("kernel_size"))
-    if algorithm == "paired" and (kernel[1] == 1 or (pair(how["stride"])[1], pair(how["dilation"])[1]) != (1, 1)):
+    neighbours = [(pair(how["stride"])[axis], pair(how["dilation"])[axis]) == (1, 1) for axis in range(2)]
+    can_share = {"paired": kernel[1] > 1 and neighbours[1], "winograd": kernel[0] % 3 == 0 and neighbours[0]}
+    if not can_share.get(algorithm, True):
         algorithm = "specialised"
     if algorithm == "depthwise" and (groups == 1 or sizes[1] > 1 or pair(how["dilation"])[0] > 4):
         dtype, algorithm = np.float32 if dtype == np.float64 else dtype, "direct"
@@ -225,8 +233,9 @@ def test_conv2d(case, dtype, algorithm, groups, sizes, with_bias):
     weight = random(made, sizes[1], *kernel, dtype=dtype)
     bias = random(made, dtype=dtype) if with_bias else None
     exact, size = reference_conv(x, weight, bias, groups, **how)
-    if algorithm in ("auto", "direct", "paired"):
-        size = reference_conv(x, together(weight), bias, groups, **how)[1]
+    if algorithm in ("auto", "direct", *can_share):
+        bounds = together(weight, winograd=algorithm != "paired" and can_share["winograd"])
+        size = reference_conv(x, bounds, bias, groups, **how)[1]
     if algorithm == "fourier":  # all pixels of a tile count
         size = size.max(initial=0)
     result = conv.conv2d(x, weight, bias, groups=groups, algorithm=algorithm, **how)
@@ -247,11 +256,12 @@ def layouts(draw):
     across, parts = draw(st.sampled_from((1, 2, 4, 8, 16))), draw(st.integers(1, 3))
     down = 32 // across * draw(st.integers(1, 2))
     half, split, stages = draw(st.booleans()), draw(st.sampled_from((1, 2, 4))), draw(st.integers(2, 3))
+    winograd = split == 1 and kernel[0] == 3 and (stride[0], dilation[0]) == (1, 1)
     depth = split * draw(st.integers(1, 3 // split + 1))
     quads = not half and draw(st.booleans())
     paired = draw(st.booleans()) and kernel[1] > 1 and (stride[1], dilation[1]) == (1, 1)
     tile = run, across, down, depth, stages
-    layout = conv.Layout(kernel, stride, dilation, outs, parts, *tile, quads, half, split, paired)
+    layout = conv.Layout(kernel, stride, dilation, outs, parts, *tile, quads, half, split, paired, winograd)
     padding, size = draw(st.tuples(st.integers(0, 3), st.integers(0, 3))), []
     if quads:
         padding = padding[0], 4 * (padding[1] // 3)
@@ -287,6 +297,26 @@ def layouts(draw):
     ),
     False,
 )
+@example(
+    (
+        conv.Layout((6, 3), (1, 2), (1, 1), 3, 2, 8, 4, 8, 3, 2, True, winograd=True),  # 6 threes of rows of weights
+        (2, 4, 39, 72),
+        (7, 4, 6, 3),
+        (1, 0),
+        1,
+    ),
+    True,
+)
+@example(
+    (
+        conv.Layout((9, 6), (1, 1), (1, 1), 2, 1, 4, 8, 4, 1, 3, half=True, paired=True, winograd=True),
+        (1, 4, 25, 37),
+        (6, 2, 9, 6),
+        (4, 2),
+        2,
+    ),
+    False,
+)
 def test_every_layout(case, with_bias):
     """The kernel made to measure is right for any layout, not only for those that are chosen."""
     layout, shape, weight_shape, padding, groups = case
@@ -297,8 +327,7 @@ def test_every_layout(case, with_bias):
     bias = random(weight_shape[0], dtype=dtype) if with_bias else None
     how = {"stride": layout.stride, "padding": padding, "dilation": layout.dilation}
     exact, size = reference_conv(x, weight, bias, groups, **how)
-    if layout.paired:
-        size = reference_conv(x, together(weight), bias, groups, **how)[1]
+    size = reference_conv(x, together(weight, layout.paired, layout.winograd), bias, groups, **how)[1]
     geometry = windows.make_geometry(shape[2:], weight_shape[2:], **how)
     out = cuda.to_device(poisoned(shape[0], weight_shape[0], *geometry.out_size, dtype=dtype))
     operands = (None if array is None else cuda.to_device(array) for array in (x, weight, bias))
@@ -424,8 +453,10 @@ def test_no_copy_is_under_way_when_sums_take_its_place(split):
 def test_rows_are_loaded_without_conflicts():
     """A quarter of a warp, wherever its lanes are in the tile, finds 32 banks, and there are no findings."""
     layout = conv.Layout((3, 5), (1, 1), (1, 1), 3, 1, 12, 8, 4, 2, 2)
-    for across, run, stride, paired in ((8, 12, 1, False), (8, 12, 1, True), (2, 16, 1, False), (1, 4, 2, False)):
-        chosen = layout._replace(across=across, run=run, down=32 // across, stride=(1, stride), paired=paired)
+    ways = (8, 12, 1, False, False), (8, 12, 1, True, False), (4, 12, 1, True, True), (2, 16, 1, False, False)
+    for across, run, stride, paired, winograd in (*ways, (1, 4, 2, False, False)):
+        shared = {"paired": paired, "winograd": winograd}
+        chosen = layout._replace(across=across, run=run, down=32 // across, stride=(1, stride), **shared)
         x, weight = random(1, 3, 9, 3 * across * run), random(3, 3, 3, 5)
         geometry = windows.make_geometry(x.shape[2:], (3, 5), chosen.stride, (1, 2), 1)
         out = poisoned(1, 3, *geometry.out_size)
@@ -458,17 +489,20 @@ def test_pairs_of_whole_numbers_are_exact():
     x, weight = (rng.integers(-9, 10, shape).astype(np.float32) for shape in IN_PAIRS)
     exact, _ = reference_conv(x, weight, None, 1, padding=3)
     assert np.array_equal(conv.conv2d(x, weight, padding=3, algorithm="paired").reshape(exact.shape), exact)
+    weight = weight[:, :, :3]
+    exact, _ = reference_conv(x, weight, None, 1, padding=3)
+    assert np.array_equal(conv.conv2d(x, weight, padding=3, algorithm="winograd").reshape(exact.shape), exact)
 
 
 def test_infinities_stay_in_their_windows():
     """A pair may make NaN of an infinity, which tells it from the kernel it is made of, but only where there is one."""
     x, weight = random(*IN_PAIRS[0]), abs(random(*IN_PAIRS[1]))
     x[0, 1, 4, 13] = x[1, 2, 16, 22] = np.inf
-    exact, _ = reference_conv(x, weight, None, 1, padding=3)
-    for algorithm, in_pairs in (("specialised", False), ("paired", True)):
-        result = conv.conv2d(x, weight, padding=3, algorithm=algorithm).reshape(exact.shape)
+    for algorithm, rows, shares in (("specialised", 4, False), ("paired", 4, True), ("winograd", 3, True)):
+        exact, _ = reference_conv(x, weight[:, :, :rows], None, 1, padding=3)
+        result = conv.conv2d(x, weight[:, :, :rows], padding=3, algorithm=algorithm).reshape(exact.shape)
         assert np.array_equal(np.isfinite(result), np.isfinite(exact))
-        assert np.isnan(result).any() == in_pairs
+        assert np.isnan(result).any() == shares
 
 
 def test_conv2d_in_a_workspace():
@@ -563,7 +597,11 @@ def test_layouts_that_are_chosen():
     geometry = windows.make_geometry((512, 768), 6, 1, 0, 1)
     layout = cost.layout_of((1, 6, 512, 768), (6, 6, 6, 6), geometry, 1, True, "float32")
     assert (
-        layout.channels_per_thread == layout.outs == 6 and layout.quads and layout.paired and not layout.has_conflicts
+        layout.channels_per_thread == layout.outs == 6
+        and layout.quads
+        and layout.paired
+        and layout.winograd
+        and not layout.has_conflicts
     )
     assert layout.nbytes < 227 * 1024 and layout.threads <= 256
     for count in (1, 5):
@@ -573,24 +611,26 @@ def test_layouts_that_are_chosen():
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "channels", "kernel", "how", "in_pairs"),
+    ("algorithm", "channels", "kernel", "how", "shares"),
     [
-        ("specialised", 6, 6, {}, False),
-        ("paired", 2, 2, {"stride": (2, 1), "dilation": (2, 1)}, True),
-        ("direct", 6, 6, {}, True),
-        ("direct", 2, 6, {}, False),  # 72 terms
-        ("direct", 20, 4, {}, False),
-        ("direct", 6, 6, {"stride": (1, 2)}, False),
-        ("direct", 6, 6, {"dilation": (1, 2)}, False),
+        ("specialised", 6, 6, {}, (False, False)),
+        ("paired", 2, 2, {"stride": (2, 1), "dilation": (2, 1)}, (True, False)),
+        ("winograd", 2, 3, {"stride": (1, 2)}, (False, True)),
+        ("direct", 6, 6, {}, (True, True)),
+        ("direct", 2, 6, {}, (False, False)),  # 72 terms
+        ("direct", 20, 4, {}, (False, False)),
+        ("direct", 6, 6, {"stride": 2}, (False, False)),
+        ("direct", 6, 6, {"dilation": 2}, (False, False)),
     ],
 )
-def test_who_takes_pairs(monkeypatch, algorithm, channels, kernel, how, in_pairs):
+def test_who_shares_products(monkeypatch, algorithm, channels, kernel, how, shares):
     """By name, and "direct" where the kernel is wide, a sum has many terms, and neighbours have neighbouring pixels."""
     monkeypatch.setattr(cost, "launch_specialised", lambda layout, *rest: layout)
     x, weight = np.empty((1, channels, 512, 768), np.float32), np.empty((6, channels, kernel, kernel), np.float32)
     geometry = windows.make_geometry(x.shape[2:], kernel, **{**PLAIN, **how})
     convolution = cost.Convolution(x, weight, None, None, geometry, 1)
-    assert cost.direct_launch(algorithm, convolution, 0).paired == in_pairs
+    layout = cost.direct_launch(algorithm, convolution, 0)
+    assert (layout.paired, layout.winograd) == shares
 
 
 def test_tiles_that_do_not_fit():
