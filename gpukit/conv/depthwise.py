@@ -18,6 +18,7 @@ __all__ = [
     "Tiling",
     "depthwise",
     "depthwise_last",
+    "depthwise_pairs",
     "is_along",
     "make_tiling",
 ]
