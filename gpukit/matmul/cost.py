@@ -106,10 +106,12 @@ SMALL_WARP_SPEEDS = (
 TENSOR_SPEEDS = {
     "groups": (
         Speed(GroupTile(128, 256, 2, 4), 1, 0.65, 0.65, 3.3, 1),
+        Speed(GroupTile(128, 192, 2, 5), 1, 0.50, 0.50, 2.8, 1),
         Speed(GroupTile(128, 128, 2, 6), 1, 0.36, 0.325, 2.0, 1),
         Speed(GroupTile(128, 96, 2, 6), 1, 0.25, 0.32, 1.5, 1),
-        Speed(GroupTile(128, 64, 2, 8), 1, 0.17, 0.22, 1.5, 1),
+        Speed(GroupTile(64, 256, 1, 5), 1, 0.36, 0.36, 2.4, 1),
         Speed(GroupTile(64, 128, 1, 8), 1, 0.205, 0.18, 1.5, 1),
+        Speed(GroupTile(128, 64, 2, 8), 1, 0.17, 0.19, 1.5, 1),
         Speed(GroupTile(64, 96, 1, 8), 1, 0.19, 0.14, 1.5, 1),
         Speed(GroupTile(64, 64, 1, 12), 1, 0.167, 0.16, 1.1, 1),
         Speed(GroupTile(192, 192, 3, 4, 1, 2), 1, 0.73, 0.73, 2.2, 1),
@@ -173,7 +175,9 @@ JOIN, JOIN_BYTES, JOIN_PART = 2.0, 7e4, 0.1
 SLICE, SLICE_BYTES = 1.0, 8e4
 #: L2 bandwidth of a multiprocessor, in bytes per microsecond of whole lines, if all are busy; if only a few are, each
 #: has up to so many times as much.
-LINES, MAX_SHARE = 1.2e5, 2.0
+LINES, MAX_SHARE = 1.1e5, 2.0
+#: Microseconds of a row of a tile that lies outside of its matrix, and is filled with zeros.
+ZERO = 0.003
 #: Bytes per microsecond of matrices in memory, and of parts, which stay in the L2 cache if they are small.
 MEMORY, PARTS = 2.6e6, 6e6
 #: What groups of warps reach, together and on each multiprocessor.
@@ -234,16 +238,18 @@ def predict(
     on average, for groups of warps.
     """
     tile, itemsize = speed.tile, speed.itemsize
-    tiles, slices, lines = _tiles(tile, m, n, lines)
+    tiles, slices, zeros, lines = _tiles(tile, m, n, lines)
     multiprocessors = int(multiprocessors * SLICES[slices])
     blocks = tiles * batch * parts * slices
     work, rest, launch = _costs(speed, n, blocks, multiprocessors, lines)
+    is_stream = nbytes is None and isinstance(tile, GroupTile)
+    if is_stream and blocks <= multiprocessors:
+        work = max(work, ZERO * zeros)
     steps = ceil_div(ceil_div(k, tile.depth), parts * slices)
     rounds, last = divmod(ceil_div(blocks, multiprocessors), speed.resident)
     time = rounds * (max(speed.resident * work, speed.latency) * steps + rest)
     if last:
         time += max(last * work, speed.latency) * steps + rest
-    is_stream = nbytes is None and isinstance(tile, GroupTile)
     nbytes = itemsize * batch * (m * k + k * n + m * n) if nbytes is None else nbytes
     memory = nbytes / (min(STREAM, STREAM_ALONE * min(blocks, multiprocessors)) if is_stream else MEMORY)
     time = launch + (time**4 + memory**4) ** 0.25  # the longer of the two; more if they are close
@@ -251,11 +257,15 @@ def predict(
 
 
 def _tiles(tile, m, n, lines):
-    """(tiles of a matrix, slices of K, lines) of a tile, which may be given the operands in turn."""
+    """(tiles of a matrix, slices of K, rows of zeros that a tile copies at most, lines) of a tile, which may be given
+    the operands in turn.
+    """
     if not isinstance(tile, GroupTile):
-        return ceil_div(m, tile.rows) * ceil_div(n, tile.columns), 1, lines
+        return ceil_div(m, tile.rows) * ceil_div(n, tile.columns), 1, 0, lines
     m, n, lines = (n, m, (lines[1], lines[0])) if tile.swapped else (m, n, lines)
-    return tile.down(m) * ceil_div(n, tile.columns), tile.slices, lines
+    down, across = tile.down(m), ceil_div(n, tile.columns)
+    zeros = min(down * tile.rows - m, tile.rows) + across * tile.columns - n
+    return down * across, tile.slices, zeros, lines
 
 
 def _costs(speed, n, blocks, multiprocessors, lines):
