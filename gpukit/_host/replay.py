@@ -192,7 +192,7 @@ def repeat(
     try:
         queue = (stream is not None and stream_of(stream)) or (get_ident() if PER_THREAD_DEFAULT_STREAM else None)
         arrays = inputs if out is None else (*inputs, out)
-        ids = plan, queue, out is None, len(inputs), *map(id, settings)
+        ids = plan, queue, out is None, len(inputs), inputs[0].nbytes, *map(id, settings)
         latest = cache.latest.get(ids)
         if (
             latest is None
@@ -287,9 +287,9 @@ class LaunchCache:
     calls : OrderedDict
         By planner, queue, whether the result is new, number of inputs, `settings_key`, and the keys of the arrays.
     latest : dict
-        By the same, but with the ids of the settings and without the arrays: (the latest call, its `settings_key`, the
-        settings, which keep their ids as long as they are here). A call usually has the very settings of the one
-        before: defaults, small ints, constants of the caller. And its arrays usually are like those.
+        By the same, but with the ids of the settings, and for the arrays the size of the first: (the latest call, its
+        `settings_key`, the settings, which keep their ids as long as they are here). A call usually has the very
+        settings of one before: defaults, small ints, constants of the caller. And its arrays usually are like those.
     """
 
     def __init__(self, max_calls: int = 1024):
