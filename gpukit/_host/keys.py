@@ -204,24 +204,23 @@ def _make_cupy_locate(_, keys, residues, handle, alignment):
 # -- Numba and the emulator ------------------------------------------------------------------------
 
 
-#: The attribute in which an array of Numba keeps its key, as it keeps its Numba type: its layout never changes.
-KEPT_KEY = "_gpukit_key"
-
-
 def _read_numba(array, _, key):
     try:
-        key += array.__dict__.get(KEPT_KEY) or _key_of_numba(array)
+        key += getattr(array, "_gpukit_key", None) or _key_of_numba(array)
         return array.gpu_data.device_ctypes_pointer.value or 0
     except (AttributeError, TypeError):  # an array that says it is Numba's, or one that has left mapped memory
         return None
 
 
 def _key_of_numba(array):
-    """Make the key of an array of Numba. The array keeps it, unless it is also NumPy's, whose shape can be assigned."""
+    """Make the key of an array of Numba, and leave it with the array, whose layout never changes.
+
+    The shape of an array that is NumPy's too can be assigned, so that it gets none.
+    """
     context = getattr(array.gpu_data, "context", None)
     key = "numba", array.dtype, array.shape, array.strides, None if context is None else context.device.id
     if not isinstance(array, np.ndarray):
-        setattr(array, KEPT_KEY, key)
+        array._gpukit_key = key
     return key
 
 
