@@ -79,7 +79,7 @@ def double(tile, layout, wide_a, wide_b, wide_out, scales=False, adds=False):
     read_a, read_b = make_read_a(tile, along_a), make_read_b(tile, along_b)
     multiply_copy_a, multiply_copy_b = make_multiply(tile, copy_a, copies_a), make_multiply(tile, copy_b, copies_b)
     multiply = make_multiply(tile, copy_a, 0)
-    clear, store = make_clear(tile), make_store(tile, along_a, wide_out, scales, adds)
+    clear, combine, store = make_clear(tile), make_combine(tile, along_a, adds), make_store(tile, along_a, wide_out)
     at_a, at_b = make_place(rows, along_a, LANE_ROWS[along_a]), make_place(columns, along_b, 1)
     row_step = LANE_ROWS[along_a]
 
@@ -142,7 +142,10 @@ def double(tile, layout, wide_a, wide_b, wide_out, scales=False, adds=False):
         place_row = uint64(warp_row + lane // uint32(4) * uint32(row_step))
         place_col = uint64(warp_col + lane % uint32(4) * uint32(2))
         start = ((uint64(z) * parts + uint64(cuda.blockIdx.y)) * m + row + place_row) * pitch_out + col + place_col
-        store(out, start, sums, int64(rows_left) - place_row, int64(columns_left) - place_col, pitch_out, alpha, beta)
+        left_down, left_across = int64(rows_left) - int64(place_row), int64(columns_left) - int64(place_col)
+        if scales:
+            combine(out, start, sums, left_down, left_across, pitch_out, alpha, beta)
+        store(out, start, sums, left_down, left_across, pitch_out)
 
     return double
 
@@ -308,51 +311,50 @@ def make_multiply(tile, copy, copies):
 
 
 @functools.cache
-def make_each(tile, along_a, visit):
-    """Make the device function that calls ``visit`` for a lane's pairs of neighbouring results inside of ``out``."""
+def make_combine(tile, along_a, adds):
+    """Make the device function that turns a lane's sums into alpha sums + beta out."""
     down, across, half_step = tile.warp_rows // 16, tile.warp_columns // 8, 8 if along_a else 1
 
     @cuda.jit(device=True, forceinline=True)
-    def each(out, start, sums, rows_left, columns_left, pitch, alpha, beta):
+    def combine(out, start, sums, rows_left, columns_left, pitch, alpha, beta):
+        for i in range(down):
+            for j in range(across):
+                for e in range(4):
+                    sums[i, j, e] *= alpha
+        # No branch and no store is between the loads, so they overlap; what lies outside is read inside.
+        if adds and rows_left > 0 and columns_left > 0:
+            for i in range(down):
+                for half in range(2):
+                    at = int64(start) + min(int64(16 * i + half_step * half), rows_left - 1) * int64(pitch)
+                    for j in range(across):
+                        for e in range(2):
+                            sums[i, j, 2 * half + e] += beta * out[at + min(int64(8 * j + e), columns_left - 1)]
+
+    return combine
+
+
+@functools.cache
+def make_store(tile, along_a, wide):
+    """Make the device function that stores a lane's sums."""
+    down, across, half_step = tile.warp_rows // 16, tile.warp_columns // 8, 8 if along_a else 1
+
+    @cuda.jit(device=True, forceinline=True)
+    def store_pair(out, at, columns_left, first, second):
+        if wide:
+            store2(out, at, first, second)
+        else:
+            out[at] = first
+            if columns_left > 1:
+                out[at + uint64(1)] = second
+
+    @cuda.jit(device=True, forceinline=True)
+    def store(out, start, sums, rows_left, columns_left, pitch):
         for i in range(down):
             for half in range(2):
                 row = 16 * i + half_step * half
                 for j in range(across):
                     if row < rows_left and 8 * j < columns_left:
                         at, left = uint64(start + uint64(row) * pitch + uint64(8 * j)), columns_left - 8 * j
-                        visit(out, at, sums, i, j, 2 * half, left, alpha, beta)
-
-    return each
-
-
-@functools.cache
-def make_store(tile, along_a, wide, scales, adds):
-    """Make the device function that stores a lane's sums."""
-
-    @cuda.jit(device=True, forceinline=True)
-    def combine_pair(out, at, sums, i, j, e, left, alpha, beta):
-        first, second = alpha * sums[i, j, e], alpha * sums[i, j, e + 1]
-        if adds:
-            first += beta * out[at]
-            if left > 1:
-                second += beta * out[at + uint64(1)]
-        sums[i, j, e], sums[i, j, e + 1] = first, second
-
-    @cuda.jit(device=True, forceinline=True)
-    def store_pair(out, at, sums, i, j, e, left, alpha, beta):
-        if wide:
-            store2(out, at, sums[i, j, e], sums[i, j, e + 1])
-        else:
-            out[at] = sums[i, j, e]
-            if left > 1:
-                out[at + uint64(1)] = sums[i, j, e + 1]
-
-    combine, store_each = make_each(tile, along_a, combine_pair), make_each(tile, along_a, store_pair)
-
-    @cuda.jit(device=True, forceinline=True)
-    def store(out, start, sums, rows_left, columns_left, pitch, alpha, beta):
-        if scales:  # all loads are before the first store, so that they overlap
-            combine(out, start, sums, rows_left, columns_left, pitch, alpha, beta)
-        store_each(out, start, sums, rows_left, columns_left, pitch, alpha, beta)
+                        store_pair(out, at, left, sums[i, j, 2 * half], sums[i, j, 2 * half + 1])
 
     return store

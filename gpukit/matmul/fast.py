@@ -403,27 +403,24 @@ def make_combine(tile, wide, adds):
     row_step, column_step = 4 * tile.lane_rows, 128 // tile.lane_rows
 
     @cuda.jit(device=True, forceinline=True)
-    def load_some(out, at, left):
+    def load_some(out, at, across, last):
         if wide:
-            return load4(out, at)
-        x = out[at + uint64(1)] if left > 1 else float32(0)
-        y = out[at + uint64(2)] if left > 2 else float32(0)
-        z = out[at + uint64(3)] if left > 3 else float32(0)
-        return out[at], x, y, z
+            return load4(out, uint64(at + across))
+        x, y, z = min(across + 1, last), min(across + 2, last), min(across + 3, last)
+        return out[at + across], out[at + x], out[at + y], out[at + z]
 
     @cuda.jit(device=True, forceinline=True)
     def combine(out, start, sums, rows_left, columns_left, pitch, alpha, beta):
         for i in range(thread_rows):
             for j in range(thread_columns):
                 sums[i, j] *= alpha
-        # No store is between the loads, so they overlap.
-        for i in range(thread_rows if adds else 0):
-            down = i // 4 * row_step + i % 4
-            for j in range(0, thread_columns, 4):
-                across = j // 4 * column_step
-                if down < rows_left and across < columns_left:
-                    at = uint64(start + uint64(down) * pitch + across)
-                    old = load_some(out, at, columns_left - across)
+        # No branch and no store is between the loads, so they overlap; what lies outside is read inside.
+        if adds and rows_left > 0 and columns_left > 0:
+            for i in range(thread_rows):
+                at = int64(start) + min(int64(i // 4 * row_step + i % 4), rows_left - 1) * int64(pitch)
+                for j in range(0, thread_columns, 4):
+                    last = columns_left - (4 if wide else 1)
+                    old = load_some(out, at, min(int64(j // 4 * column_step), last), last)
                     sums[i, j] += beta * old[0]
                     sums[i, j + 1] += beta * old[1]
                     sums[i, j + 2] += beta * old[2]

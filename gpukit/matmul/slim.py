@@ -130,12 +130,13 @@ def slim(element, tile, layout, adds):
             kk = uint32(kk + uint32(1))
         at = (uint64(z) * m + uint64(row + my_row)) * pitch_out + uint64(col + my_col)
         rows_left, columns_left = int32(m - row) - int32(my_row), int32(n - col) - int32(my_col)
-        if adds:  # all loads before the first store, so that they overlap
+        if adds and rows_left > 0 and columns_left > 0:
+            # No branch and no store is between the loads, so they overlap; what lies outside is read inside.
             for i in range(warp_rows):
+                down = at + uint64(min(i, rows_left - 1)) * uint64(pitch_out)
                 for j in range(lane_columns):
-                    if i < rows_left and 32 * j < columns_left:
-                        old = number(out[at + uint64(i) * uint64(pitch_out) + uint64(32 * j)])
-                        sums[i, j] = alpha * sums[i, j] + beta * old
+                    old = number(out[down + uint64(min(32 * j, (columns_left - 1) // 32 * 32))])
+                    sums[i, j] = alpha * sums[i, j] + beta * old
         for i in range(warp_rows):
             if i < rows_left:
                 for j in range(lane_columns):
