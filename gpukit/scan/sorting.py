@@ -42,8 +42,8 @@ __all__ = ["argsort", "make_count_digits", "make_ordered", "make_rank", "make_sw
 BITS, DIGITS = 8, 256
 #: Elements of a thread in a sweep, and its registers at most by the threads of a block: two or three blocks fit.
 EACH, REGISTERS = 16, {512: 64, 256: 80}
-#: Rows of a block in which a warp sorts a row, and keys of a lane at most.
-WARP_ROWS, WARP_KEYS = 8, 4
+#: Threads of a block that sorts several short rows, the lanes that may share a row, and keys of a lane at most.
+ROW_THREADS, ROW_LANES, WARP_KEYS = 256, (4, 16, WARP), 4
 #: Keys of a thread, and threads at most, of a block that sorts a row.
 BLOCK_KEYS, BLOCK_THREADS = 8, 512
 #: Blocks per multiprocessor that count digits, their threads, and keys that a thread has in flight.
@@ -307,43 +307,43 @@ def make_sweep(kind, itemsize, old_size, new_size, keeps_keys=True, falling=Fals
 
 
 @functools.cache
-def make_sort_warp(kind, itemsize, old_size, new_size, writes_keys, falling, each):
-    """Make the kernel ``sort_warp``: a warp sorts a row of at most 32 * each keys.
+def make_sort_warp(kind, itemsize, old_size, new_size, writes_keys, falling, lanes, each):
+    """Make the kernel ``sort_warp``: some lanes of a warp sort a row of at most lanes * each keys.
 
     A key's place is the number of keys before it. Keys of up to 4 bytes are compared with their positions in one
     number, so that no two are equal.
     """
-    ordered, size, warps = make_ordered(kind, itemsize, falling), WARP * each, WARP_ROWS
+    ordered, size, rows_of_block = make_ordered(kind, itemsize, falling), lanes * each, ROW_THREADS // lanes
     number = uint64 if itemsize > 2 else uint32
     key_type, value_type = (getattr(types, f"uint{8 * size}") for size in (itemsize, new_size or itemsize))
 
     @cuda.jit
     def sort_warp(keys, values, new_keys, new_values, rows, n, kept):
-        every = cuda.shared.array((warps, size), number)
+        every = cuda.shared.array((rows_of_block, size), number)
         held, mine = cuda.local.array(each, key_type), cuda.local.array(each, number)
         places = cuda.local.array(each, uint32)
-        warp, lane, n = uint32(cuda.threadIdx.x) // uint32(WARP), uint32(cuda.laneid), uint32(n)
-        row = uint64(cuda.blockIdx.x) * uint64(warps) + uint64(warp)
+        own, lane, n = uint32(cuda.threadIdx.x) // uint32(lanes), uint32(cuda.threadIdx.x) % uint32(lanes), uint32(n)
+        row = uint64(cuda.blockIdx.x) * uint64(rows_of_block) + uint64(own)
         first = row * uint64(n) if row < uint64(rows) else uint64(0)
         for k in range(each):
-            at = uint32(lane + uint32(k * WARP))
+            at = uint32(lane + uint32(k * lanes))
             held[k], places[k] = keys[first + uint64(at if at < n else uint32(0))], uint32(0)
             mine[k] = number(ordered(held[k]))
             if itemsize < 8:
                 mine[k] = number(number(mine[k] << number(8)) | number(at))
-            every[warp, at] = mine[k]
+            every[own, at] = mine[k]
         cuda.syncwarp()
         other = uint32(0)
         while other < n:
-            theirs = every[warp, other]
+            theirs = every[own, other]
             for k in range(each):
                 before = theirs < mine[k]
                 if itemsize == 8:
-                    before = before or (theirs == mine[k] and other < uint32(lane + uint32(k * WARP)))
+                    before = before or (theirs == mine[k] and other < uint32(lane + uint32(k * lanes)))
                 places[k] = uint32(places[k] + (uint32(1) if before else uint32(0)))
             other = uint32(other + uint32(1))
         for k in range(each):
-            at = uint32(lane + uint32(k * WARP))
+            at = uint32(lane + uint32(k * lanes))
             if row < uint64(rows) and at < n and places[k] < uint32(kept):
                 target = row * uint64(kept) + uint64(places[k])
                 if writes_keys:
@@ -541,8 +541,9 @@ def sort_rows(problem, dtype, keys, old, new_keys, new_values, falling=False) ->
         new_values = new_keys if new_values is None else flat(new_values)
         options = dtype.kind, passes, old_size, new_size, writes_keys, falling
         if n <= max_warp_row(passes):
-            kernel, blocks = make_sort_warp(*options, ceil_div(n, WARP)), ceil_div(rows, WARP_ROWS)
-            launch = configure_quietly(kernel, blocks, WARP_ROWS * WARP, problem.stream)
+            lanes = next(lanes for lanes in ROW_LANES if n <= lanes or lanes == WARP)
+            kernel, blocks = make_sort_warp(*options, lanes, ceil_div(n, lanes)), ceil_div(rows * lanes, ROW_THREADS)
+            launch = configure_quietly(kernel, blocks, ROW_THREADS, problem.stream)
             return [(launch, (keys, old, new_keys, new_values, rows, n, kept))]
         threads = max(WARP, next_power_of_two(ceil_div(n, BLOCK_KEYS)))
         each = next(keys for keys in (2, 3, 4, 6, BLOCK_KEYS) if threads * keys >= n)

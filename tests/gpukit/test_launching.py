@@ -209,7 +209,7 @@ def test_a_prepared_launch_is_cheap():
             times.append(time.perf_counter() - start)
             cuda.synchronize()
         costs[name] = np.median(times)
-    assert costs["same arguments"] < costs["other arguments"] < costs["plain"] / 2
+    assert max(costs["same arguments"], costs["other arguments"]) < costs["plain"] / 2
 
 
 def test_public_names():
