@@ -203,7 +203,7 @@ exercises.check("05b-split", my_slices)
 #
 # ## Which tile, how many slices?
 #
-# There are hundreds of choices for a shape: too many to try, few enough to *predict*. A small model does it. Each tile has four measured figures: how many of its blocks an SM holds, what a step costs on a busy SM, what it costs when the block is alone, and what the first copies and the last stores cost. The SM with the most blocks determines the time.
+# There are hundreds of choices for a shape: too many to try, few enough to *predict*. A small model does it. Each tile has four measured figures: how many of its blocks an SM holds, what a step costs on a busy SM, what it costs when the block is alone, and what the first copies and the last stores cost. The SM with the most blocks determines the time. At first, skip the lines with `slices`, `zeros` and `is_stream`: they are for tiles of tensor cores ([chapter 12](12_tensor_cores.ipynb)).
 
 # %%
 show.source(cost.predict)
