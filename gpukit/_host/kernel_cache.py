@@ -2,7 +2,7 @@
 
 The name of a file is a hash of all that decides the machine code: the kernel with everything it reaches, the types of
 its arguments, gpukit's sources, the compiler and its settings. Where one of these differs, so does the name: no file is
-ever out of date. Without the files all works as well, after kernels are compiled, so their errors are not the caller's.
+ever out of date. Without the files kernels are compiled, so an error in reading or writing one is not the caller's.
 """
 
 import contextlib

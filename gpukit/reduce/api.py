@@ -30,10 +30,10 @@ from gpukit.operators import Operation
 from gpukit.reduce import cost, ladder
 from warpstep.values import check_flag, describe, is_int
 
+__all__ = ["launches", "reduce", "reduce_higher_dim", "sum_by"]
+
 #: Elements of an array, at least, whose results are copied along axes of stride 0: for fewer a launch takes longer.
 MIN_COPIED = 1 << 19
-
-__all__ = ["launches", "reduce", "reduce_higher_dim", "sum_by"]
 
 
 def reduce(
