@@ -314,12 +314,13 @@ class LaunchCache:
                 return None, None, None
             key.append(pointer % ALIGNMENT)
             pointers.append(pointer)
-        if len(pointers) > 1 and len({*pointers}) != len(pointers):
+        apart = len({*pointers}) == len(pointers)
+        if not apart:
             # Two inputs share memory: nothing tells which of them an argument of a launch came from.
             key.append(tuple(map(pointers.index, pointers)))
         key = tuple(key)
         recorded = self.calls.get(key)
-        if recorded is not None and constant and len({*pointers}) == len(pointers):
+        if recorded is not None and constant and apart:
             if len(self.latest) >= self.max_calls:
                 self.latest.clear()
             self.latest[ids] = recorded, by_value, settings
@@ -333,7 +334,7 @@ class LaunchCache:
 
     def store(self, key, call: RecordedCall):
         with self._lock:
-            self.calls[key], call.key = call, key
+            call.key, self.calls[key] = key, call  # in this order: other threads see a call that is whole
             while len(self.calls) > self.max_calls:
                 self.calls.popitem(last=False)
                 self.latest.clear()
