@@ -11,7 +11,6 @@ import argparse
 import math
 import multiprocessing
 import os
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -262,7 +261,3 @@ def main(argv=None) -> int:
         print(f"{name} {dtype}: {len(kernels)} kernels, {sum(compiled for *_, compiled in rows)} of them compiled now")
     print(f"{time.perf_counter() - began:.0f} s, in {kernel_files.folder()}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
