@@ -106,10 +106,8 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False, layout="NN", wide_a=F
     all_tiles, last_stage = stages * stage_size, (stages - 1) * stage_size
     pending, ahead, last = stages - 2, (stages - 1) * depth, (slice_depth - 1) % 2
     copy_tiles, join = make_copy_tiles(tile, wide_b, layout, wide_a), make_join(tile)
-    combine, store = (
-        make_combine(tile, wide_out, adds),
-        make_store_rows(tile) if gathers else make_store(tile, wide_out),
-    )
+    combine = make_combine(tile, wide_out, adds)
+    store = make_store_rows(tile) if gathers else make_store(tile, wide_out)
     start_a, start_b = make_start(rows, along_a, wide_a), make_start(columns, along_b, wide_b)
     clear, read, multiply = make_clear(tile), make_read(tile), make_multiply(tile)
     steps = make_steps(tile, read, multiply, layout)
