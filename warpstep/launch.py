@@ -397,7 +397,11 @@ class Configured:
         self.cluster = cluster
 
     def __call__(self, *args) -> None:
-        launch(self, args)
+        try:
+            launch(self, args)
+        except (KernelError, UnsupportedError, *NUMBA_ERRORS) as error:
+            # The message names the line of the kernel; the frames between are the emulator's own.
+            raise error.with_traceback(None)  # noqa: B904
 
 
 def configuration(launch) -> Configured:

@@ -184,6 +184,7 @@ def test_out_of_bounds_names_array_shape_index_block_and_thread():
     for word in ("index 40", "'x'", "(40,)", "block (1, 0, 0)", "thread (8, 0, 0)", "out[i] = x[i]"):
         assert word in str(error)
     assert (out == 0).all()  # nothing half-written reaches the host
+    assert [entry.path.name for entry in raised.traceback] == ["test_emulator_errors.py", "launch.py"]
 
 
 @pytest.mark.parametrize("space", ["global", "shared", "local", "atomic", "slice"])
@@ -335,8 +336,15 @@ def test_unsupported_constructs_name_construct_and_line():
         values = [1, 2]
         out[0] = values[0]
 
-    with pytest.raises(UnsupportedError, match=r"build_list.*line \d+, in listed"):
+    with pytest.raises(UnsupportedError, match=r"a list, which a kernel cannot allocate.*line \d+, in listed"):
         listed[1, 1](np.zeros(1))
+
+    @cuda.jit
+    def yielding(out):
+        yield out[0]
+
+    with pytest.raises(UnsupportedError, match=r"a generator.*line \d+, in yielding"):
+        yielding[1, 1](np.zeros(1))
 
     @cuda.jit
     def halved(x):

@@ -406,7 +406,7 @@ def test_code_in_another_language_is_refused_by_name_and_line():
     def listed(out):
         out[0] = [1, 2][0]
 
-    with pytest.raises(UnsupportedError, match=r"build_list.*line \d+, in listed"):
+    with pytest.raises(UnsupportedError, match=r"a list, .*line \d+, in listed"):
         listed[1, 1](np.zeros(1))
 
     @cuda.jit

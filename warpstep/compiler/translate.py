@@ -57,6 +57,13 @@ _NUMBA_FILES = re.compile(r"[/\\](numba|numba_cuda|numba_cuda_mlir)[/\\]")
 #: The index of an element of ``array.flat``.
 _FLAT_INDEX = Op("place({1}, {0}[1].shape)")
 _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
+_NEEDS_MEMORY = "which a kernel cannot allocate (a tuple or cuda.local.array can serve),"
+#: Expressions of the IR that are refused, by their operation.
+_REFUSED = {
+    "build_list": f"a list, {_NEEDS_MEMORY}",
+    "build_set": f"a set, {_NEEDS_MEMORY}",
+    "build_map": f"a dict, {_NEEDS_MEMORY}",
+}
 
 
 def lower(typed, infer_options, debugging=False):
@@ -511,7 +518,7 @@ class Translator:
         elif isinstance(value, ir.Expr):
             self.expression(target, value, type_)
         else:
-            self.unsupported(f"`{statement}`")
+            self.unsupported("a generator (yield)" if isinstance(value, ir.Yield) else f"`{statement}`")
 
     def copy(self, target, value, type_):
         source = self.frame.known.get(value.name)
@@ -550,7 +557,7 @@ class Translator:
         self.array_name = None if target.startswith("$") else target.split(".")[0]
         handler = getattr(self, f"expr_{expr.op}", None)
         if handler is None:
-            self.unsupported(f"`{expr}`")
+            self.unsupported(_REFUSED.get(expr.op, f"`{expr}`"))
         result = handler(target, expr, type_)
         if result is None or isinstance(type_, COMPILE_TIME):
             return
