@@ -42,7 +42,8 @@ class Replay:
 
     def __str__(self) -> str:
         what = KERNEL_ERRORS.get(self.gpu, ("", ""))[1]
-        parts = text.wrapped(f"On the GPU: {self.gpu or 'no error'}" + (f", {what}" if what else ""), "  ", "")
+        gpu = self.gpu or ("no error" if on_gpu() else "there is none here")
+        parts = text.wrapped(f"On the GPU: {gpu}" + (f", {what}" if what else ""), "  ", "")
         if self.trace.findings:
             parts.append(f"In the emulator: {text.render_findings(self.trace, self.trace.findings)}")
         if self.trace.stopped:

@@ -428,7 +428,8 @@ def _check_offsets(x, offsets):
     if isinstance(offsets, np.ndarray) and not cuda.is_cuda_array(offsets):
         rising = bool((offsets[1:] >= offsets[:-1]).all())
         if not rising or offsets[0] != 0 or offsets[-1] != x.shape[0]:
-            raise ValueError(f"offsets must rise from 0 to {x.shape[0]}, the length of x")
+            course = f"goes from {offsets[0]} to {offsets[-1]}" if rising else "falls somewhere"
+            raise ValueError(f"offsets {course}; it must rise from 0 to {x.shape[0]}, the length of x")
 
 
 def _segmented(problem: Problem):

@@ -425,6 +425,7 @@ def test_replay_of_what_never_ends_and_of_what_is_right():
     assert endless.gpu == "CUDA_ERROR_LAUNCH_TIMEOUT" and "went round without any change" in str(endless)
     right = gpukit.replay(shift[1, 63], np.ones(64), emulated.to_device(np.zeros(64)), error=ValueError("else"))
     assert "nothing is wrong in this launch with these arguments" in str(right) and not right.lost
+    assert ("no error" if gpukit.on_gpu() else "there is none here") in str(right)
     with pytest.raises(TypeError, match=r"kernel\[grid, block\]"):
         gpukit.replay(shift, x)
 
