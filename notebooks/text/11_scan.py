@@ -64,7 +64,7 @@ def specification(x):
 # A loop adds from left to right. But addition is associative: the sum of elements 0 to 7 is that of 0 to 3 plus that of 4 to 7, and the two halves can be computed at the same time. Hillis and Steele's scan uses this for all elements at once. In each step every element adds the one that is `distance` before it, and the distance doubles:
 
 # %%
-plot.scan_steps()
+plot.scan_steps();
 # %% [markdown]
 # After the first step each element holds the sum of up to 2 elements, then of 4, then of 8. Three steps for eight elements, eight for 256. That is the good news.
 #
@@ -192,7 +192,8 @@ x, out = cuda.to_device(np.ones(512, np.float32)), cuda.device_array(512, np.flo
 launch, arguments = scan.steps("blelloch", x, out)[0]
 conflicting = gpukit.trace(launch, *arguments)
 worst = max((a for a in conflicting.accesses if a.space == "shared"), key=lambda access: access.bank_conflicts)
-conflicting.plot_banks(line=worst.line, array="held")
+conflicting.plot_banks(line=worst.line, array="held");
+
 # %% [markdown]
 # Chapter 04 has the cure: a pad. But this array has no rows. Which word of shared memory should element p be in, so that elements 2, 4, 8 ... apart are in different banks? The check puts your function into a Blelloch scan of 512 elements:
 
@@ -718,6 +719,7 @@ exercises.check("11-ell", multiply_ell)
 # `gpukit bench scan --save` measures all of this on a GPU: the ladder, scans along rows and columns, histograms of uniform and of constant data, sorts of keys, of pairs and of rows, top-k, and compaction, beside CuPy and PyTorch, and beside CUB itself if `cuda-cccl` is installed. Here are some of them, if there is a GPU:
 
 # %%
+rows = []
 if on_gpu():
     random, counts = np.random.default_rng(9), cuda.device_array(256, np.int64)
     keys = cuda.to_device(random.integers(-(2**31), 2**31, 2**24).astype(np.int32))
@@ -733,10 +735,9 @@ if on_gpu():
         k, m, v = view(keys), view(mask), view(values)
         runs[f"compress, {name}"] = lambda m=m, v=v: v[m]
         runs[f"sort, {name}"] = lambda library=library, k=k: library.sort(k)
-    for timed in timing.bench_many(runs, min_time=0.1).values():
-        print(timed)
-else:
-    print("nothing is timed here")
+    for name, timed in timing.bench_many(runs, min_time=0.1).items():
+        rows.append([name, timing.format_seconds(timed.median), "device and host" if timed.launch_bound else "device"])
+show.Table(["2^24 elements", "median", "time of"], rows) if rows else "nothing is timed here"
 
 # %% [markdown]
 # The next cell shows the record, for 2<sup>24</sup> elements and for rows and columns: how many times as fast as the faster of CuPy and PyTorch each function was. A sort of pairs stands beside an argsort and a gather; neither of the two sorts pairs. CUB itself, called without either, is not in the figure. It is in the record, and ahead in some of the histograms and in large scans of float64.
@@ -757,7 +758,8 @@ for name, found in groups.items():
         shares[name] = min(theirs) / ours[0]
 if shares:
     mark = results.taken_on(compared)
-    plot.dots(shares, "times", title="Speed over that of the faster library", mark=mark, limit=("faster library", 1))
+    title, limit = "Speed over that of the faster library", ("faster library", 1)
+    plot.dots(shares, "times", title=title, mark=mark, limit=limit, log=True)
 else:
     print("There is no record yet.")
 
