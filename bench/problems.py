@@ -285,7 +285,7 @@ class _Matmul:
 class _Conv2d:
     @staticmethod
     def draw(rng, scale):
-        dtype = "float16" if rng.random() < 0.15 else "float32"
+        dtype = str(rng.choice(["float32", "float16", "bfloat16"], p=[0.7, 0.15, 0.15]))
         if not scale and rng.random() < 0.3:
             layers = [layer for network in NETWORKS.values() for layer in network]
             samples = int(rng.choice([1, 1, 2, 8, 16, 32, 32]))
@@ -352,7 +352,7 @@ class _Conv2d:
                 expected = torch.nn.functional.conv2d(*doubles, stride, padding, dilation, groups)
         else:
             expected = _convolve(*doubles, stride, padding, dilation, groups)
-        rounding = _epsilon(dtype) * abs(expected) if dtype == "float16" else 0
+        rounding = 0 if dtype == "float32" else _epsilon(dtype) * abs(expected)
         return _near(result, expected, 1e-5 + 5e-7 * terms + rounding)
 
 

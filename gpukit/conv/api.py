@@ -7,11 +7,15 @@ import numpy as np
 from gpukit import matmul
 from gpukit._host.arrays import (
     as_device_array,
+    as_words,
     check_alike,
     check_apart,
     check_array,
+    check_kind,
     check_writable,
     dtype_of,
+    is_bfloat16,
+    name_of,
     share_memory,
     stream_of,
 )
@@ -46,8 +50,9 @@ __all__ = [
 #: product of spectra, the kernel for groups of one channel, the fastest direct kernel for the shape, and each direct
 #: kernel by name.
 ALGORITHMS = ("im2col", "implicit", "fourier", "depthwise", "direct", *DIRECT)
+#: Besides bfloat16, which has several dtypes in NumPy, and which each algorithm takes that takes float16.
 CONV_DTYPES = (np.float16, np.float32, np.float64)
-#: Dtypes of most kernels, which sum float16 in float32, and of those that take others.
+#: Dtypes of most kernels, which sum elements of two bytes in float32, and of those that take others.
 DIRECT_DTYPES = np.float16, np.float32
 ALLOWED = {
     "auto": CONV_DTYPES,
@@ -353,8 +358,8 @@ def conv2d(
 
     Parameters
     ----------
-    x : ndarray or device array, shape (N, C, H, W), float16, float32 or float64
-        Any N, also 0. Sums of float16 are float32.
+    x : ndarray or device array, shape (N, C, H, W), float16, bfloat16, float32 or float64
+        Any N, also 0. Sums of float16 and bfloat16 are float32.
     weight : array of shape (O, C / groups, KH, KW)
         Same kind and dtype. C and O must be multiples of ``groups``.
     bias : array of shape (O,), optional
@@ -365,20 +370,20 @@ def conv2d(
         The out channels of a group depend on the channels of x in that group only.
     algorithm : str
         One of ``ALGORITHMS``, or "auto": "direct", "implicit", "fourier" or "im2col", whichever a cost model expects to
-        be fastest. "im2col" and "fourier" are not for float16, and float64 is for these two and "depthwise". "implicit"
-        takes kernels of up to 16 rows and 15 columns, and on compute capability 9.0 larger ones, too, if there is one
-        group. It uses tensor cores for float16, and on compute capability 9.0, where that is faster, for float32 too:
-        each number is split into two of TF32. Errors stay as small as those of sums in float32, but sums of large
-        integers may be off in the last place, and an infinity in a window may become NaN. "fourier" is for one group
-        and kernels of up to 29 x 29 pixels, gaps included. Its errors are those of sums in the operands' dtype as long
-        as the values of an image are alike: they are relative to the largest ones within 32 x 32 pixels, where an
-        infinity makes all results NaN. "depthwise" is for several groups of one channel of x and kernels of up to 49
-        values. "direct" is the fastest direct kernel, "depthwise" where it can be. Where a value has 100 terms or more,
-        neighbours may share products: along rows if the kernel has 5 columns or more ("paired"), along columns if it
-        has a multiple of 3 rows ("winograd"). Errors are somewhat larger then, and an infinity may become NaN, too.
-        "naive" to "winograd" are the direct kernels by name, for learners. "paired" needs a kernel of 2 columns or
-        more, and a stride and dilation of 1 along rows; "winograd" a multiple of 3 rows, and a stride and dilation of 1
-        along columns.
+        be fastest. "im2col" and "fourier" are not for float16 and bfloat16, and float64 is for these two and
+        "depthwise". "implicit" takes kernels of up to 16 rows and 15 columns, and on compute capability 9.0 larger
+        ones, too, if there is one group. It uses tensor cores for these two, and on compute capability 9.0, where that
+        is faster, for float32 too: each number is split into two of TF32. Errors stay as small as those of sums in
+        float32, but sums of large integers may be off in the last place, and an infinity in a window may become NaN.
+        "fourier" is for one group and kernels of up to 29 x 29 pixels, gaps included. Its errors are those of sums in
+        the operands' dtype as long as the values of an image are alike: they are relative to the largest ones within 32
+        x 32 pixels, where an infinity makes all results NaN. "depthwise" is for several groups of one channel of x and
+        kernels of up to 49 values. "direct" is the fastest direct kernel, "depthwise" where it can be. Where a value
+        has 100 terms or more, neighbours may share products: along rows if the kernel has 5 columns or more ("paired"),
+        along columns if it has a multiple of 3 rows ("winograd"). Errors are somewhat larger then, and an infinity may
+        become NaN, too. "naive" to "winograd" are the direct kernels by name, for learners. "paired" needs a kernel of
+        2 columns or more, and a stride and dilation of 1 along rows; "winograd" a multiple of 3 rows, and a stride and
+        dilation of 1 along columns.
     out : array of shape (N, O, OH, OW), optional
         Same kind and dtype. On the device it must not share memory with the others.
     workspace : device array of one dimension, optional
@@ -416,14 +421,15 @@ def _convolution(problem):
     bias = bias[0] if bias else None
     geometry, shape, algorithm, groups = _check(x, weight, bias, *how)
     operands = {"x": x, "weight": weight} | ({} if bias is None else {"bias": bias})
-    check_out(problem.out, shape, "x", x, CONV_DTYPES, **operands)
+    check_out(problem.out, shape, "x", x, _dtypes_like(x), **operands)
     workspace = None if workspace is None else workspace[0]
     _check_workspace(workspace, x, geometry, operands | ({} if problem.out is None else {"out": problem.out}))
-    out = problem.output(shape)
+    out = as_words(problem.output(shape))
     if out.size == 0:
         return []
     if cuda.is_cuda_array(x):
         x = as_device_array(x)
+    x, weight, bias = as_words(x), as_words(weight), None if bias is None else as_words(bias)
     before = []
     ways = {"implicit": reads_last, "depthwise": depthwise_reads_last, "direct": depthwise_reads_last}
     reads = ways.get(algorithm)
@@ -472,14 +478,15 @@ def steps(
     (2, 1)
     """
     geometry, shape, algorithm, groups = _check(x, weight, bias, stride, padding, dilation, groups, algorithm)
-    check_array("out", out, 4, CONV_DTYPES)
-    check_out(out, shape, "x", x, CONV_DTYPES)
+    check_array("out", out, 4, _dtypes_like(x))
+    check_out(out, shape, "x", x, _dtypes_like(x))
     if 0 in (*x.shape, *out.shape):
         raise ValueError(f"x has shape {tuple(x.shape)} and out {tuple(out.shape)}; they must not be empty")
     workspace = None
     if algorithm == "im2col" and isinstance(x, np.ndarray):
         workspace = np.empty(_samples_at_once(x, geometry, None) * _columns_size(x, geometry), x.dtype)
     operands = (as_device_array(a) if cuda.is_cuda_array(a) else a for a in (x, weight, bias, out))
+    operands = (None if a is None else as_words(a) for a in operands)
     convolution = Convolution._make((*operands, geometry, groups))
     return _launches(algorithm, convolution, workspace, WorkMemory(stream_of(stream)))
 
@@ -574,7 +581,7 @@ def _launches(algorithm: str, convolution: Convolution, workspace: Any, work: Wo
     x, weight, bias, out, geometry, groups = convolution
     (taps, positions), (samples, channels) = geometry.counts, x.shape[:2]
     m, k, at_once = weight.shape[0] // groups, channels // groups * taps, _samples_at_once(x, geometry, workspace)
-    weight, launches = weight.reshape(groups, m, k), []
+    weight, launches, bfloat16 = weight.reshape(groups, m, k), [], dtype_of(x) == np.uint16
     if not geometry.is_image:
         if workspace is None:
             workspace = work.take("columns", at_once * _columns_size(x, geometry), dtype_of(x))
@@ -587,7 +594,8 @@ def _launches(algorithm: str, convolution: Convolution, workspace: Any, work: Wo
             launches.append(column_kernels.launch_im2col(variant, part, matrices, geometry, work.stream))
         matrices = matrices.reshape(count, groups, k, positions)
         product = out[first : first + count].reshape(count, groups, m, positions)
-        launches += matmul.steps("auto", weight, matrices, product, stream=work.stream, work=work)
+        factors = (a.view("V2") if bfloat16 else a for a in (weight, matrices, product))
+        launches += matmul.steps("auto", *factors, stream=work.stream, work=work)
         if bias is not None:
             launches.append(column_kernels.launch_bias(product, bias, work.stream))
     return launches
@@ -611,15 +619,17 @@ def _samples_at_once(x, geometry, workspace):
 
 def _check(x, weight, bias, stride, padding, dilation, groups, algorithm) -> tuple[Geometry, tuple, str, int]:
     """Check the operands; gives the geometry, the shape of the result, the algorithm to take and the groups."""
-    check_array("x", x, 4, CONV_DTYPES)
-    check_array("weight", weight, 4, CONV_DTYPES)
+    check_kind("x", x)
+    dtypes = _dtypes_like(x)
+    check_array("x", x, 4, dtypes)
+    check_array("weight", weight, 4, dtypes)
     check_alike("weight", weight, "x", x)
     groups, channels, out_channels = check_int("groups", groups, 1), x.shape[1], weight.shape[0]
     check_choice("algorithm", algorithm, ALGORITHMS, also="auto")
     allowed = ALLOWED.get(algorithm, DIRECT_DTYPES)
-    if dtype_of(x) not in allowed:
+    if (np.float16 if is_bfloat16(dtype_of(x)) else dtype_of(x)) not in allowed:
         names = " or ".join(str(np.dtype(d)) for d in allowed)
-        raise TypeError(f"x has dtype {dtype_of(x)}; it must be {names} for the algorithm {algorithm!r}")
+        raise TypeError(f"x has dtype {name_of(dtype_of(x))}; it must be {names} for the algorithm {algorithm!r}")
     if channels == 0 or channels % groups:
         raise ValueError(f"x has {channels} channels; it must have a multiple of groups, {groups}")
     if weight.shape[1] != channels // groups or 0 in weight.shape[2:]:
@@ -628,7 +638,7 @@ def _check(x, weight, bias, stride, padding, dilation, groups, algorithm) -> tup
     if out_channels % groups:
         raise ValueError(f"weight has {out_channels} out channels; it must have a multiple of groups, {groups}")
     if bias is not None:
-        check_array("bias", bias, 1, CONV_DTYPES)
+        check_array("bias", bias, 1, dtypes)
         check_alike("bias", bias, "x", x, (out_channels,))
     geometry = make_geometry(tuple(x.shape[2:]), tuple(weight.shape[2:]), stride, padding, dilation)
     check_size("x", x.shape[0] * channels)
@@ -637,6 +647,11 @@ def _check(x, weight, bias, stride, padding, dilation, groups, algorithm) -> tup
     how = geometry, groups, dtype_of(x), last, bias is not None
     algorithm = choose_algorithm(algorithm, x.shape, weight.shape, *how)
     return geometry, (x.shape[0], out_channels, *geometry.out_size), algorithm, groups
+
+
+def _dtypes_like(x):
+    """The dtypes that arrays may have; of bfloat16, those that `check_alike` allows."""
+    return None if is_bfloat16(dtype_of(x)) else CONV_DTYPES
 
 
 def _check_workspace(workspace, x, geometry, others):

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpukit import intrinsics, matmul
 from gpukit._host.arrays import address_of, configure_quietly, dtype_of, window
-from gpukit.backend import cuda, float32, float64, types
+from gpukit.backend import cuda, float32, float64
 from gpukit.conv import ladder
 from gpukit.conv.depthwise import (
     LAST_THREADS,
@@ -27,6 +27,7 @@ from gpukit.conv.fast import Layout, specialised
 from gpukit.conv.fourier import fourier_us, takes_fourier
 from gpukit.conv.gemm import choose_tile, last_us, lies_last, takes_implicit
 from gpukit.conv.ladder import LADDER, Sizes
+from gpukit.conv.warpgroups import FORMS
 from gpukit.conv.windows import Geometry, covered, make_divisor
 from gpukit.matmul.cost import half_kind, tensor_time
 from warpstep.integers import ceil_div
@@ -97,7 +98,7 @@ def choose_algorithm(
     """
     if algorithm != "auto":
         return algorithm
-    half = dtype == np.float16
+    half = dtype.itemsize == 2
     if 0 in (*x_shape, weight_shape[0]):
         return "direct" if half else "im2col"
     if dtype == np.float64:
@@ -120,7 +121,7 @@ def expected(
     last: bool = False,
     biased: bool = False,
 ) -> dict[str, float]:
-    """Predict the microseconds of each algorithm for a convolution of float32, or float16, that is not empty."""
+    """Predict the microseconds of each algorithm for a convolution of float32, or of two bytes, that is not empty."""
     fastest = _fastest(x_shape, weight_shape, geometry, groups, False, np.float16 if half else np.float32, "direct")
     if _is_depthwise(x_shape, weight_shape, geometry, groups):
         return {"direct": LAUNCH_US}
@@ -244,8 +245,7 @@ def _launch_depthwise_last(convolution, stream):
     x, weight, bias, out, geometry, _ = convolution
     dtype = dtype_of(x)
     tiling, blocks, nbytes = _tiling(x.shape, weight.shape, geometry, dtype.itemsize, bias is not None)
-    element = types.float16 if dtype == np.float16 else float32
-    kernel = depthwise_last(tuple(map(int, weight.shape[2:])), *_steps(geometry), element)
+    kernel = depthwise_last(tuple(map(int, weight.shape[2:])), *_steps(geometry), FORMS[dtype.name].element)
     intrinsics.allow_dynamic_shared(kernel, nbytes)
     launch = configure_quietly(kernel, x.shape[0] * blocks, LAST_THREADS, stream, nbytes)
     arrays = (array.reshape(array.size) for array in (weight, weight if bias is None else bias, out))
@@ -333,7 +333,7 @@ def _make_rung(name, convolution):
         return _blocked_rung(convolution, ladder.PIXELS)
     rows, cols = _spans(ladder.TILE, geometry)
     words = {"wide": rows * ((cols + 6) // 4 * 4), "prefetch": 2 * rows * cols}.get(name, rows * cols)
-    if name == "prefetch" and dtype_of(x) == np.float16:
+    if name == "prefetch" and dtype_of(x).itemsize == 2:
         kernel = ladder.prefetch_half
     return Rung(kernel, ladder.TILE[::-1], ladder.TILE, 1, 4 * words)
 
@@ -431,7 +431,7 @@ def layouts_of(
 
 def _fastest(x_shape, weight_shape, geometry, groups, wide, dtype, name):
     """[(microseconds, layout), ...] of the specialised kernels that are expected to be fastest."""
-    half, (out_channels, channels, *kernel) = np.dtype(dtype) == np.float16, weight_shape
+    half, (out_channels, channels, *kernel) = np.dtype(dtype).itemsize == 2, weight_shape
     stride, dilation = _steps(geometry)
     quads = bool(wide and not half and int(geometry.padding_w) % 4 == 0)
     rows, limit = (STAGE_ROWS, MAX_DEPTH) if channels < MANY_CHANNELS else (LONG_STAGE_ROWS, MAX_LONG_DEPTH)

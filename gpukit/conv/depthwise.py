@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpukit.backend import cuda, float32, types, uint32, uint64
+from gpukit.backend import cuda, float32, uint32, uint64
 from gpukit.conv.windows import Divisor, covered, divided, make_divisor
 from gpukit.intrinsics import commit_copies, copy_async4, copy_async8, load2, load4, store2, wait_copies
+from gpukit.intrinsics.bfloat16 import element_of, value_of
 from warpstep.integers import ceil_div
 
 __all__ = [
@@ -56,11 +57,11 @@ def depthwise(kernel, stride, dilation, run, total):
         from_plane, o = divided(plane, sizes.channel_blocks)
         _, group = divided(from_plane, sizes.groups)
         channel = uint32(group * sizes.out_channels + o)
-        initial = total(bias[channel]) if sizes.biased else total(0)
+        initial = total(value_of(bias[channel])) if sizes.biased else total(0)
         for i in range(run):
             sums[i] = initial
         for i in range(taps):
-            weights[i] = total(weight[channel * uint32(taps) + uint32(i)])
+            weights[i] = total(value_of(weight[channel * uint32(taps) + uint32(i)]))
         base = uint32(from_plane * sizes.height * sizes.width)
         top = uint32(down * uint32(stride_h) - sizes.padding_h)
         left = uint32(right * uint32(stride_w) - sizes.padding_w)
@@ -69,7 +70,7 @@ def depthwise(kernel, stride, dilation, run, total):
                 row = top if along else uint32(top + uint32(i))
                 col = uint32(left + (uint32(i) if along else uint32(other * dilation_w)))
                 inside = row < sizes.height and col < sizes.width
-                value = total(x[uint32(base + row * sizes.width + col if inside else 0)])
+                value = total(value_of(x[uint32(base + row * sizes.width + col if inside else 0)]))
                 pixels[i] = value if inside else total(0)
             for k in range(near):
                 for i in range(run):
@@ -77,9 +78,9 @@ def depthwise(kernel, stride, dilation, run, total):
         for i in range(run):
             if along:
                 if uint32(right + uint32(i)) < sizes.out_w:
-                    out[to + uint64(i)] = sums[i]
+                    out[to + uint64(i)] = element_of(sums[i], out)
             elif uint32(down + uint32(i)) < sizes.out_h:
-                out[to + uint64(i) * sizes.out_w] = sums[i]
+                out[to + uint64(i) * sizes.out_w] = element_of(sums[i], out)
 
     return depthwise
 
@@ -109,11 +110,11 @@ def depthwise_pairs(kernel, stride, dilation_h, odd, total):
         from_plane, o = divided(plane, sizes.channel_blocks)
         _, group = divided(from_plane, sizes.groups)
         channel = uint32(group * sizes.out_channels + o)
-        initial = total(bias[channel]) if sizes.biased else total(0)
+        initial = total(value_of(bias[channel])) if sizes.biased else total(0)
         for i in range(run):
             sums[i, 0] = sums[i, 1] = initial
         for i in range(taps):
-            weights[i] = total(weight[channel * uint32(taps) + uint32(i)])
+            weights[i] = total(value_of(weight[channel * uint32(taps) + uint32(i)]))
         base = uint32(from_plane * sizes.height * sizes.width)
         top = uint32(down * uint32(stride_h) - sizes.padding_h)
         left = uint32(right * uint32(stride_w) - sizes.padding_w - uint32(odd))
@@ -123,7 +124,8 @@ def depthwise_pairs(kernel, stride, dilation_h, odd, total):
                 row = uint32(top + uint32(i))
                 inside = row < sizes.height and col < sizes.width
                 a, b = load2(x, uint64(uint32(base + row * sizes.width + col) if inside else uint32(0)))
-                pixels[i, 0], pixels[i, 1] = total(a) if inside else total(0), total(b) if inside else total(0)
+                pixels[i, 0] = total(value_of(a)) if inside else total(0)
+                pixels[i, 1] = total(value_of(b)) if inside else total(0)
             for beside in range(2):
                 for e in range(2):
                     kw = 2 * pair + e - odd - beside * stride_w
@@ -134,7 +136,8 @@ def depthwise_pairs(kernel, stride, dilation_h, odd, total):
                                 sums[i, beside] += near * weights[kh * kernel_w + kw]
         for i in range(run):
             if uint32(down + uint32(i)) < sizes.out_h:
-                store2(out, to + uint64(i) * sizes.out_w, sums[i, 0], sums[i, 1])
+                at = to + uint64(i) * sizes.out_w
+                store2(out, at, element_of(sums[i, 0], out), element_of(sums[i, 1], out))
 
     return depthwise_pairs
 
@@ -208,7 +211,7 @@ def depthwise_last(kernel, stride, dilation, element):
     ``MAX_RUN`` values below one another.
     """
     (kernel_h, kernel_w), (stride_h, stride_w), (dilation_h, dilation_w), run = kernel, stride, dilation, MAX_RUN
-    rows, taps, half = covered(run, stride_h, kernel_h, dilation_h), kernel_h * kernel_w, element == types.float16
+    rows, taps, half = covered(run, stride_h, kernel_h, dilation_h), kernel_h * kernel_w, element.bitwidth == 16
     copy, unit = (copy_async8, 8) if half else (copy_async4, 4)
     most, size = CHANNELS[-1], taps * CHANNELS[-1]
 
@@ -239,7 +242,8 @@ def depthwise_last(kernel, stride, dilation, element):
         while i < uint32(taps) * tiling.channels:
             c, tap = i // uint32(taps), i % uint32(taps)
             has = first + c < tiling.all_channels
-            weights[tap * uint32(most) + c] = float32(weight[uint32(first * uint32(taps) + i)]) if has else float32(0)
+            own = float32(value_of(weight[uint32(first * uint32(taps) + i)])) if has else float32(0)
+            weights[tap * uint32(most) + c] = own
             i = uint32(i + uint32(LAST_THREADS))
         wait_copies(0)
         cuda.syncthreads()
@@ -258,7 +262,7 @@ def depthwise_last(kernel, stride, dilation, element):
                     pixel = uint32(base + uint32(j) * tiling.across.value + uint32(kw * dilation_w))
                     near = load4(tile, uint64(uint32(pixel * tiling.pitch + quad)))
                     for e in range(4):
-                        pixels[j, e] = float32(near[e])
+                        pixels[j, e] = float32(value_of(near[e]))
                 for kh in range(kernel_h):
                     near = load4(weights, uint64(uint32((kh * kernel_w + kw) * most) + quad))
                     for j in range(run):
@@ -268,11 +272,11 @@ def depthwise_last(kernel, stride, dilation, element):
             if right < geometry.out_w.value and channel < tiling.all_channels:
                 plane = uint64(sample * tiling.all_channels + channel) * uint64(geometry.positions.value)
                 for e in range(4):
-                    extra = float32(bias[channel + uint32(e)]) if tiling.biased else float32(0)
+                    extra = float32(value_of(bias[channel + uint32(e)])) if tiling.biased else float32(0)
                     for j in range(run):
                         if uint32(down + uint32(j)) < geometry.out_h:
                             at = plane + uint32(uint32(down + uint32(j)) * geometry.out_w.value + right)
-                            out[at] = sums[j, e] + extra
+                            out[at] = element_of(sums[j, e] + extra, out)
                     plane += uint64(geometry.positions.value)
             i = uint32(i + uint32(LAST_THREADS))
 

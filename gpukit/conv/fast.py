@@ -24,6 +24,7 @@ from gpukit.backend import cuda, float32, int64, uint32, uint64
 from gpukit.conv.ladder import place
 from gpukit.conv.windows import covered
 from gpukit.intrinsics import commit_copies, copy_async, copy_async4, load2, load4, store4, wait_copies
+from gpukit.intrinsics.bfloat16 import element_of, value_of
 from warpstep.integers import ceil_div
 
 __all__ = ["Layout", "specialised"]
@@ -48,7 +49,7 @@ class Layout(NamedTuple):
     depth: int  # in channels of a stage
     stages: int
     quads: bool = False  # rows of x begin at multiples of four elements, so that four are copied at a time
-    half: bool = False  # float16 in global memory
+    half: bool = False  # float16, or bfloat16, in global memory
     split: int = 1  # sets of warps with in channels of their own; depth is a multiple of it
     paired: bool = False  # neighbouring values share products: for 2 columns or more, stride and dilation 1 along rows
     winograd: bool = False  # so do two rows: for a multiple of 3 rows, stride and dilation 1 along columns, split 1
@@ -409,10 +410,10 @@ def make_accumulate(layout):
 
 @cuda.jit(device=True, forceinline=True)
 def copy_now(buffer, offset, source, place, there):
-    """Copy a value as `copy_async` does, for float16: it is converted on the way, so the thread waits for its load."""
+    """Copy a value of two bytes as `copy_async` does: it is converted on the way, so the thread waits for its load."""
     value = float32(0)
     if there:
-        value = float32(source[place])
+        value = float32(value_of(source[place]))
     buffer[offset] = value
 
 
@@ -464,7 +465,8 @@ def make_copy_image(layout):
                 r, c = uint32(top + row), uint32(left + col)
                 value[j] = float32(0)
                 if r < sizes.height and c < sizes.width and uint32(first + uint32(d)) < sizes.channels:
-                    value[j] = float32(x[uint64(base + (first + uint64(d)) * plane + uint32(r * sizes.width + c))])
+                    at = uint64(base + (first + uint64(d)) * plane + uint32(r * sizes.width + c))
+                    value[j] = float32(value_of(x[at]))
                 row, col = further(row, col)
             for j in range(copies):
                 if (j + 1) * together <= each or e < uint32(each - j * together):
@@ -581,7 +583,8 @@ def make_start(layout):
                 and own_set % uint32(period) == uint32(0)
                 and uint32(first_channel + uint32(o)) < sizes.out_channels
             ):
-                initial = float32(bias[group * sizes.out_channels + uint32(first_channel + uint32(o))])
+                own = group * sizes.out_channels + uint32(first_channel + uint32(o))
+                initial = float32(value_of(bias[own]))
             for i in range(sums):
                 total[0, o, i] = initial
                 if sum_sets > 1:
@@ -712,7 +715,7 @@ def make_write(layout):
             value[k] = take(buffer, uint32(piece + lane + uint32(32 * k)), which)
         for k in range(run):
             if spots[k] != uint32(OUTSIDE):
-                plane[spots[k]] = value[k]
+                plane[spots[k]] = element_of(value[k], plane)
 
     @cuda.jit(device=True, forceinline=True)
     def write(buffer, value, out, sample_group, first_channel, own_set, top, left, sizes):
@@ -746,10 +749,10 @@ def make_write(layout):
 def specialised(layout):
     """Make the kernel for a layout (E7, E8): ``specialised(layout)[blocks, layout.threads, stream, layout.nbytes]``.
 
-    Its arguments: x (N, C, H, W), weight (M, C / groups, KH, KW), bias (M), read only if ``sizes.biased``, and out
-    (N, M, OH, OW), all flat, C-contiguous and float32, or float16 where the layout has ``half``; and `ladder.Sizes`.
-    ``across`` divides 32, and 32 divides ``across * down``, so that warps do not straddle sets. ``depth`` is a multiple
-    of ``split``, and there are two stages or more.
+    Its arguments: x (N, C, H, W), weight (M, C / groups, KH, KW), bias (M), read only if ``sizes.biased``, and out (N,
+    M, OH, OW), all flat, C-contiguous and float32, or float16 or bfloat16 where the layout has ``half``; and
+    `ladder.Sizes`. ``across`` divides 32, and 32 divides ``across * down``, so that warps do not straddle sets.
+    ``depth`` is a multiple of ``split``, and there are two stages or more.
     """
     channels, run, split, winograd = layout.channels_per_thread, layout.run, layout.split, layout.winograd
     depth, stages = layout.depth, layout.stages

@@ -148,7 +148,9 @@ class Choice(NamedTuple):
 def choose_tile(
     x_shape: tuple, weight_shape: tuple, geometry: Geometry, groups: int, half: bool = False, last: bool = False
 ) -> Choice:
-    """Choose for implicit GEMM of float32, or float16. ``last`` tells whether the channels of the images are last."""
+    """Choose for implicit GEMM of float32, or with ``half`` of two bytes. ``last`` tells whether the channels of the
+    images are last.
+    """
     sizes = weight_shape[0] // groups, x_shape[0] * geometry.counts[1], weight_shape[1], geometry.counts[0]
     device, pixels = cuda.get_current_device(), x_shape[0] * x_shape[1] * int(geometry.pixels.value)
     kernel, *_ = windows = _windows_of(geometry)
@@ -239,7 +241,7 @@ def _windows_of(geometry):
 def implicit_launches(convolution: Any, work: Any, chosen: Choice | None = None) -> list:
     """Make [(launch, arguments), ...] of implicit GEMM; ``chosen`` is to be taken instead of what is fastest."""
     x, weight, bias, out, geometry, groups = convolution
-    half = dtype_of(x) == np.float16
+    half = dtype_of(x).itemsize == 2
     if chosen is None and takes_implicit(x.shape, weight.shape, geometry, groups):
         chosen = choose_tile(x.shape, weight.shape, geometry, groups, half, groups == 1 and lies_last(x))
     if chosen is None or chosen.tile is None:
@@ -280,10 +282,10 @@ def _float_launches(convolution, tile, parts, bias, target, work):
 
 
 def _half_launches(convolution, tile, parts, bias, target, work):
-    """[(launch, arguments), ...] of implicit GEMM of float16 by single warps."""
+    """[(launch, arguments), ...] of implicit GEMM of float16 or bfloat16 by single warps."""
     copies, launches = _channels_last(convolution, CHUNK, work)
     wide = convolution.geometry.counts[1] % 2 == 0 and address_of(target) % (2 * dtype_of(target).itemsize) == 0
-    kernel, (grid, further) = halves(tile, wide), _grid(convolution, tile, parts)
+    kernel, (grid, further) = halves(tile, wide, dtype_of(convolution.x) == np.uint16), _grid(convolution, tile, parts)
     intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
     launch = configure_quietly(kernel, grid, tile.threads, work.stream, tile.shared_bytes)
     chunks = make_divisor(ceil_div(convolution.weight.shape[1], CHUNK))
@@ -346,7 +348,7 @@ def reads_last(x: Any, weight_shape: tuple, geometry: Geometry, groups: int) -> 
     """Whether implicit GEMM reads images in place, with their channels last."""
     if groups > 1 or not lies_last(x):
         return False
-    half = dtype_of(x) == np.float16
+    half = dtype_of(x).itemsize == 2
     choice = choose_tile(tuple(x.shape), tuple(weight_shape), geometry, groups, half, True)
     return isinstance(choice.tile, GroupTile) and not choice.written
 
@@ -425,7 +427,7 @@ def _channels_last(convolution, multiple, work, with_images=True, with_weights=T
     sizes = tuple(map(np.uint32, (channels, padded, pixels, across, down, x.shape[0], groups, blocks, taps, owners)))
     flat, kernel = weight.reshape(weight.size), split_last
     arrays = [x.reshape(x.size) if with_images else flat, flat, *copies]
-    if dtype == np.float16:
+    if dtype.itemsize == 2:
         wide = with_images and pixels % 2 == 0 and address_of(x) % 4 == 0
         kernel = (four_last if padded == 4 else channels_last)(wide)
         words = np.uint32 if wide else np.uint16, np.uint16, np.uint32, np.uint32
@@ -448,6 +450,7 @@ def _rows_last(images, channels, form, work):
 
 def _launch_sum(results, out, parts, stream):
     """(launch, arguments) that adds up the results of the parts of K."""
-    kernel, blocks = choose_sum(parts, (1, 1, out.size), results.dtype.itemsize)
+    element = types.uint16 if dtype_of(out) == np.uint16 else None
+    kernel, blocks = choose_sum(parts, (1, 1, out.size), results.dtype.itemsize, element=element)
     launch, size = configure_quietly(kernel, blocks, SUM_THREADS, stream), np.uint32(out.size)
     return launch, (results, out, np.uint32(parts), np.uint32(1), size, size, np.float32(1), np.float32(0))

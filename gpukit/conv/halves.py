@@ -1,4 +1,4 @@
-"""Implicit GEMM of float16 on tensor cores, with sums in float32.
+"""Implicit GEMM of float16 and bfloat16 on tensor cores, with sums in float32.
 
 Asynchronous copies have four bytes or more, and tensor cores take their operands along K. So a first kernel writes the
 images and the weights with the channels last, in multiples of four: K is then KH KW C / groups, and four neighbours
@@ -12,6 +12,7 @@ from gpukit.backend import cuda, float32, types, uint32, uint64
 from gpukit.conv.implicit import COLUMN_BITS, OUTSIDE, find_window
 from gpukit.conv.windows import divided
 from gpukit.intrinsics import commit_copies, copy_async4, ldmatrix4, mma, store2, wait_copies
+from gpukit.intrinsics.bfloat16 import element_of, value_of
 
 __all__ = ["CHUNK", "HalfTile", "halves"]
 
@@ -61,20 +62,20 @@ class HalfTile(NamedTuple):
 
 
 @functools.cache
-def halves(tile, wide_out):
-    """Make the kernel of a convolution of float16 with the channels last, as `channels_last` writes them.
+def halves(tile, wide_out, bfloat16):
+    """Make the kernel of a convolution of float16, or ``bfloat16``, with the channels last as `channels_last` has them.
 
     Its grid and arguments are those of `gpukit.conv.implicit.implicit`, and the Divisor of C / groups in chunks of
-    four. ``x`` and ``weight`` are arrays of uint16. ``out`` is float16, or float32 for parts of K, with the channels
-    first. ``wide_out`` tells whether it is stored by two: OH OW is even, and ``out`` aligned to two values. Launch it
-    with ``tile.shared_bytes`` of dynamic shared memory.
+    four. ``x`` and ``weight`` are arrays of uint16. ``out`` has the channels first; it is of float32 for parts of K.
+    ``wide_out`` tells whether it is stored by two: OH OW is even, and ``out`` aligned to two values. Launch it with
+    ``tile.shared_bytes`` of dynamic shared memory.
     """
     rows, columns, warp_rows, warp_columns = tile
     down, across, warps_across = warp_rows // 16, warp_columns // 8, columns // warp_columns
     stage_a, stage_size, threads = rows * PITCH, (rows + columns) * PITCH, tile.threads
     at_once, pending, ahead = threads // CHUNKS, STAGES - 2, (STAGES - 1) * DEPTH
     count = columns // at_once
-    copy, multiply, store = make_copy(tile), make_multiply(tile), make_store(tile, wide_out)
+    copy, multiply, store = make_copy(tile), make_multiply(tile, bfloat16), make_store(tile, wide_out)
 
     @cuda.jit
     def halves(x, weight, bias, out, geometry, sizes, chunks):
@@ -161,7 +162,7 @@ def make_copy(tile):
 
 
 @functools.cache
-def make_multiply(tile):
+def make_multiply(tile, bfloat16):
     """Make the device function by which a warp multiplies half a stage."""
     down, across = tile.warp_rows // 16, tile.warp_columns // 8
 
@@ -175,7 +176,8 @@ def make_multiply(tile):
             left = ldmatrix4(tiles, at_a + uint64(16 * i * PITCH))
             for j in range(across):
                 old = sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3]
-                new = mma(left, (right[j, 0], right[j, 1]), old, float16)
+                words = right[j, 0], right[j, 1]
+                new = mma(left, words, old) if bfloat16 else mma(left, words, old, float16)
                 sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3] = new
 
     return multiply
@@ -201,10 +203,10 @@ def make_store(tile, wide):
             for i in range(2 * down):
                 if uint32(row + uint32(8 * i)) < m:
                     at, of_row = start + uint64(8 * i) * positions.value, 2 * (i % 2)
-                    extra = float32(bias[group * m + uint32(row + uint32(8 * i))]) if biased else float32(0)
-                    value = sums[i // 2, j, of_row + e] + extra
+                    extra = float32(value_of(bias[group * m + uint32(row + uint32(8 * i))])) if biased else float32(0)
+                    value = element_of(sums[i // 2, j, of_row + e] + extra, out)
                     if wide:
-                        store2(out, at, value, sums[i // 2, j, of_row + 1] + extra)
+                        store2(out, at, value, element_of(sums[i // 2, j, of_row + 1] + extra, out))
                     else:
                         out[at] = value
 

@@ -11,8 +11,8 @@
 `gpukit.conv.fast` goes on from there.
 
 Every kernel takes x (N, C, H, W), weight (O, C / groups, KH, KW), bias (O,), out (N, O, OH, OW) and their `Sizes`, in
-float32 or float16; sums are float32. A block computes a tile of one sample and of some out channels. Its number alone
-tells which, so a grid has one dimension and no limit that matters.
+float32, float16 or bfloat16, whose bits are held as uint16; sums are float32. A block computes a tile of one sample and
+of some out channels. Its number alone tells which, so a grid has one dimension and no limit that matters.
 
 The numbers in `Sizes` are uint32, and Numba's sum or product of two is uint64. Coordinates are therefore unsigned: one
 left of or above the image wraps to a huge number, so one comparison with the image's size finds both ends.
@@ -27,6 +27,7 @@ import numpy as np
 from gpukit.backend import cuda, float32, uint32, uint64
 from gpukit.conv.windows import Divisor, divided
 from gpukit.intrinsics import commit_copies, copy_async, load4, store4, wait_copies
+from gpukit.intrinsics.bfloat16 import element_of, value_of
 
 __all__ = [
     "BLOCKED",
@@ -137,7 +138,7 @@ def place(sizes, tile_h, tile_w, channels):
 def pixel(x, sample, channel, row, col, sizes):
     """A value of x, or zero outside of the image."""
     if row < sizes.height and col < sizes.width:
-        return float32(x[sample, channel, row, col])
+        return float32(value_of(x[sample, channel, row, col]))
     return float32(0)
 
 
@@ -148,14 +149,14 @@ def window_sum(tile, at, pitch, weight, o, c, sizes):
     for kh in range(sizes.kernel_h):
         for kw in range(sizes.kernel_w):
             value = tile[at + kh * sizes.dilation_h * pitch + kw * sizes.dilation_w]
-            total += value * float32(weight[o, c, kh, kw])
+            total += value * float32(value_of(weight[o, c, kh, kw]))
     return total
 
 
 @cuda.jit(device=True)
 def start(bias, o, sizes):
     """The first term of an out channel's sums: its bias, or 0."""
-    return float32(bias[o]) if sizes.biased else float32(0)
+    return float32(value_of(bias[o])) if sizes.biased else float32(0)
 
 
 @cuda.jit(device=True)
@@ -183,8 +184,8 @@ def naive(x, weight, bias, out, sizes):
                 row = oh * sizes.stride_h + kh * sizes.dilation_h - sizes.padding_h
                 for kw in range(sizes.kernel_w):
                     col = ow * sizes.stride_w + kw * sizes.dilation_w - sizes.padding_w
-                    total += pixel(x, sample, channel, row, col, sizes) * float32(weight[o, c, kh, kw])
-        out[sample, o, oh, ow] = total
+                    total += pixel(x, sample, channel, row, col, sizes) * float32(value_of(weight[o, c, kh, kw]))
+        out[sample, o, oh, ow] = element_of(total, out)
 
 
 # -- a tile in shared memory (E4, E5) --------------------------------------------------------------
@@ -236,7 +237,7 @@ def make_tiled(copy):
             total += window_sum(tile, at, cols, weight, o, c, sizes)
             cuda.syncthreads()  # no thread still reads the tile
         if top + ty < sizes.out_h and left + tx < sizes.out_w:
-            out[sample, o, top + ty, left + tx] = total
+            out[sample, o, top + ty, left + tx] = element_of(total, out)
 
     return tiled
 
@@ -263,7 +264,7 @@ def copy_quads(tile, at, x, sample, channel, top, left, rows, pitch, sizes):
         if sizes.wide:
             if row < sizes.height and col < sizes.width:
                 a, b, c, d = load4(x, (sample, channel, row, col))
-                p, q, s, t = float32(a), float32(b), float32(c), float32(d)
+                p, q, s, t = float32(value_of(a)), float32(value_of(b)), float32(value_of(c)), float32(value_of(d))
         else:
             p = pixel(x, sample, channel, row, col, sizes)
             q = pixel(x, sample, channel, row, col + uint32(1), sizes)
@@ -295,7 +296,7 @@ def wide(x, weight, bias, out, sizes):
         total += window_sum(tile, at, pitch, weight, o, c, sizes)
         cuda.syncthreads()
     if top + ty < sizes.out_h and left + tx < sizes.out_w:
-        out[sample, o, top + ty, left + tx] = total
+        out[sample, o, top + ty, left + tx] = element_of(total, out)
 
 
 # -- the next channel while this one is computed (E6) ----------------------------------------------
@@ -316,7 +317,7 @@ def begin_copy(tile, at, x, sample, channel, top, left, rows, cols, sizes):
 def make_prefetch(copy):
     """Make a kernel like tiled with two tiles: ``copy`` fills one with channel c + 1 while the block computes on c.
 
-    float16 is converted on the way, so a thread waits for its loads: there ``copy`` is `copy_evenly`.
+    Elements of two bytes are converted on the way, so a thread waits for its loads: there ``copy`` is `copy_evenly`.
     One barrier per channel is enough: after it no thread still reads the other tile, so it may be overwritten.
     """
 
@@ -343,7 +344,7 @@ def make_prefetch(copy):
                 commit_copies()
             total += window_sum(tile, at + other * (c % two), cols, weight, o, c, sizes)
         if top + ty < sizes.out_h and left + tx < sizes.out_w:
-            out[sample, o, top + ty, left + tx] = total
+            out[sample, o, top + ty, left + tx] = element_of(total, out)
 
     return prefetch
 
@@ -364,7 +365,7 @@ def copy_weights(tile, at, weight, first, c, outs, end):
         kh = tap // uint32(weight.shape[3])
         value = float32(0)
         if o < end:
-            value = float32(weight[o, c, kh, tap - kh * uint32(weight.shape[3])])
+            value = float32(value_of(weight[o, c, kh, tap - kh * uint32(weight.shape[3])]))
         tile[at + e] = value
         e = uint32(e + threads)
 
@@ -415,7 +416,7 @@ def blocked(channels, pixels):
             for p in range(pixels):
                 oh = top + ty * uint32(pixels) + uint32(p)
                 if own < end and oh < sizes.out_h and left + tx < sizes.out_w:
-                    out[sample, own, oh, left + tx] = total[o, p]
+                    out[sample, own, oh, left + tx] = element_of(total[o, p], out)
 
     return blocked
 

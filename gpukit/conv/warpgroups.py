@@ -40,6 +40,7 @@ from gpukit.intrinsics import (
     wgmma_wait,
     zeros,
 )
+from gpukit.intrinsics.bfloat16 import element_of, value_of
 from gpukit.matmul.formats import ROW
 from gpukit.matmul.raster import place
 from gpukit.matmul.rows import WARP_ROWS, make_rows, rows_bytes, rows_columns
@@ -71,8 +72,13 @@ class Form(NamedTuple):
     unit: int
 
 
-#: Rows that are not whole sectors are slower: 64 x 200 x 14 x 14 takes 42 us as it is, and 33 padded to 224 channels.
-FORMS = {"float16": Form(types.float16, 64, 16, 1, 32), "float32": Form(float32, 32, 8, 2, 32)}
+#: By the name of a dtype; uint16 holds bfloat16. Rows that are not whole sectors are slower: 64 x 200 x 14 x 14 takes
+#: 42 us as it is, and 33 padded to 224 channels.
+FORMS = {
+    "float16": Form(types.float16, 64, 16, 1, 32),
+    "uint16": Form(types.uint16, 64, 16, 1, 32),
+    "float32": Form(float32, 32, 8, 2, 32),
+}
 
 
 def boxes(tile, name: str, swapped: bool) -> tuple[tuple, tuple]:
@@ -269,8 +275,8 @@ def make_first_sums(columns):
     def first_sums(bias, first, row, m, biased):
         own = uint32(row + uint32(cuda.threadIdx.x) % uint32(32) // uint32(4))
         below = uint32(own + uint32(8))
-        a = float32(bias[first + own]) if biased and own < m else float32(0)
-        b = float32(bias[first + below]) if biased and below < m else float32(0)
+        a = float32(value_of(bias[first + own])) if biased and own < m else float32(0)
+        b = float32(value_of(bias[first + below])) if biased and below < m else float32(0)
         return repeat((a, a, b, b))
 
     return first_sums
@@ -285,8 +291,8 @@ def make_swapped_sums(columns):
     def swapped_sums(bias, first, col, m, biased):
         own = uint32(col + uint32(cuda.threadIdx.x) % uint32(4) * uint32(2))
         beside = uint32(own + uint32(1))
-        a = float32(bias[first + own]) if biased and own < m else float32(0)
-        b = float32(bias[first + beside]) if biased and beside < m else float32(0)
+        a = float32(value_of(bias[first + own])) if biased and own < m else float32(0)
+        b = float32(value_of(bias[first + beside])) if biased and beside < m else float32(0)
         if rest is None:
             return a, b, a, b
         return (a, b, a, b) + rest(bias, first, uint32(col + uint32(8)), m, biased)
@@ -405,7 +411,7 @@ def make_swapped_store(tile, element, width, rows_at, col):
     pitch, count, per_word = WARP_ROWS + OUT_PADS[size] // size, least // 2, max(1, 4 // size)
     shape, words_shape = (4 * tile.groups * OUTS, pitch), (4 * tile.groups * OUTS, pitch // per_word)
     lanes = WARP_ROWS // width
-    at_once, put, store_one = 32 // lanes, make_put(element, least), make_store_one(element, width)
+    at_once, put, store_one = 32 // lanes, make_put(least), make_store_one(element, width)
     ends = col + least == tile.columns
     rest = nothing if ends else make_swapped_store(tile, element, width, rows_at, col + least)
 
@@ -435,17 +441,17 @@ def make_swapped_store(tile, element, width, rows_at, col):
 
 
 @functools.cache
-def make_put(element, columns):
+def make_put(columns):
     """Make the device function by which a lane writes its sums to shared memory, the windows of an out channel in a
     row.
     """
-    rest = make_put(element, columns - 8) if columns > 8 else nothing
+    rest = make_put(columns - 8) if columns > 8 else nothing
 
     @cuda.jit(device=True, forceinline=True)
     def put(rows, first, r, sums):
         below, beside = uint32(r + uint32(8)), uint32(first + uint32(1))
-        rows[first, r], rows[beside, r] = element(sums[0]), element(sums[1])
-        rows[first, below], rows[beside, below] = element(sums[2]), element(sums[3])
+        rows[first, r], rows[beside, r] = element_of(sums[0], rows), element_of(sums[1], rows)
+        rows[first, below], rows[beside, below] = element_of(sums[2], rows), element_of(sums[3], rows)
         rest(rows, uint32(first + uint32(8)), r, sums[4:])
 
     return put

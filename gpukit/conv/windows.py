@@ -140,7 +140,7 @@ def check_size(name: str, planes: int, **threads: int) -> None:
 
 
 def check_out(
-    out: Any, shape: tuple, name: str, like: Any, dtypes: tuple = DTYPES, apart: bool = True, **others: Any
+    out: Any, shape: tuple, name: str, like: Any, dtypes: tuple | None = DTYPES, apart: bool = True, **others: Any
 ) -> None:
     """Check that ``out``, if it is not None, is like ``like``, of the shape, and apart from it and the others."""
     if out is None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import gpukit
 from gpukit import conv
-from gpukit._host.arrays import device_array_of
+from gpukit._host.arrays import as_words, device_array_of
 from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
 from gpukit.conv import api, columns, cost, gemm, windows
@@ -18,6 +18,8 @@ from gpukit.conv.warpgroups import FORMS
 #: Examples of tests that compile a kernel for each: on a GPU that takes seconds.
 FEW = (lambda count: count // 12) if gpukit.on_gpu() else (lambda count: count)
 EPS = {np.dtype(d): np.finfo(d).eps for d in conv.DTYPES}
+#: As which dtype arrays of bfloat16 come; NumPy has none.
+BFLOAT16 = np.dtype("V2")
 
 
 def pair(value):
@@ -58,7 +60,7 @@ def reference_image(columns, shape, kernel_size, stride=1, padding=0, dilation=1
 
 def reference_conv(x, weight, bias, groups, **how):
     """(the convolution in float64, the sum of the magnitudes of its terms)."""
-    x, weight = x.astype(np.float64), weight.astype(np.float64)
+    x, weight = (values(array).astype(np.float64) for array in (x, weight))
     channels, made = weight.shape[1], weight.shape[0] // groups
     parts = []
     for sign in (lambda v: v, abs):
@@ -67,7 +69,7 @@ def reference_conv(x, weight, bias, groups, **how):
             columns = reference_columns(sign(x[:, g * channels : (g + 1) * channels]), weight.shape[2:], **how)
             per_group.append(sign(weight[g * made : (g + 1) * made]).reshape(made, columns.shape[1]) @ columns)
         total = np.concatenate(per_group, axis=1)
-        parts.append(total if bias is None else total + sign(bias.astype(np.float64))[:, None])
+        parts.append(total if bias is None else total + sign(values(bias).astype(np.float64))[:, None])
     return parts
 
 
@@ -75,7 +77,7 @@ def together(weight, paired=True, winograd=False):
     """Weights whose products with pixels bound those of a pair, which multiplies both pixels by the sum of weights, and
     those of Winograd's fours, where a pixel meets all three weights of a column, or half of them, four times.
     """
-    size = abs(weight.astype(np.float64))
+    size = abs(values(weight).astype(np.float64))
     if paired:
         pairs = size.shape[3] // 2 * 2
         size[..., :pairs] = (size[..., 0:pairs:2] + size[..., 1:pairs:2]).repeat(2, axis=3)
@@ -85,11 +87,25 @@ def together(weight, paired=True, winograd=False):
 
 
 def random(*shape, dtype=np.float32, seed=0):
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
+    return of_dtype(np.random.default_rng([seed, *shape]).standard_normal(shape), dtype)
 
 
 def poisoned(*shape, dtype=np.float32):
-    return np.full(shape, np.nan, dtype)
+    return of_dtype(np.full(shape, np.nan), dtype)
+
+
+def of_dtype(array, dtype):
+    """Convert floats; to bfloat16 by leaving out the lower bits."""
+    if dtype != BFLOAT16:
+        return array.astype(dtype)
+    return (array.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).view(BFLOAT16)
+
+
+def values(array):
+    """The numbers of an array that may be of bfloat16."""
+    if array.dtype != BFLOAT16:
+        return array
+    return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
 @st.composite
@@ -185,13 +201,13 @@ def test_adjoint(case, variant):
 def tolerance(exact, size, terms, dtype):
     """What the rounding of sums of ``terms`` products, in float32 or better, and of the result may amount to."""
     sums = np.finfo(np.float64 if dtype == np.float64 else np.float32).eps
-    return terms * sums * size + np.finfo(dtype).eps * abs(exact)
+    return terms * sums * size + (2.0**-7 if dtype == BFLOAT16 else np.finfo(dtype).eps) * abs(exact)
 
 
 @settings(max_examples=FEW(26))
 @given(
     case=cases(),
-    dtype=st.sampled_from(api.CONV_DTYPES),
+    dtype=st.sampled_from((*api.CONV_DTYPES, BFLOAT16)),
     algorithm=st.sampled_from(("auto", *conv.ALGORITHMS)),
     groups=st.integers(1, 3),
     sizes=out_and_in,
@@ -201,6 +217,9 @@ def tolerance(exact, size, terms, dtype):
 @example(((2, 0, 19, 23), {"kernel_size": 3, **PLAIN}), np.float32, "im2col", 1, (20, 9), True)
 @example(((1, 0, 9, 40), {"kernel_size": (3, 1), **PLAIN}), np.float16, "direct", 1, (5, 2), True)
 @example(((3, 0, 6, 7), {"kernel_size": 1, **PLAIN}), np.float32, "im2col", 2, (5, 3), True)
+@example(((3, 0, 6, 7), {"kernel_size": 1, **PLAIN}), BFLOAT16, "auto", 2, (5, 3), False)
+@example(((1, 0, 9, 40), {"kernel_size": (3, 4), **PLAIN}), BFLOAT16, "direct", 1, (5, 2), True)
+@example(((1, 0, 9, 11), {"kernel_size": (3, 2), **PLAIN}), BFLOAT16, "prefetch", 2, (3, 2), True)
 @example(((1, 0, 9, 43), {"kernel_size": (4, 5), **PLAIN}), np.float32, "direct", 1, (3, 6), True)
 @example(((2, 0, 8, 19), {"kernel_size": (2, 4), **PLAIN}), np.float16, "paired", 2, (3, 2), True)
 @example(((1, 0, 17, 33), {"kernel_size": (3, 4), **PLAIN, "padding": 1}), np.float32, "winograd", 2, (3, 2), True)
@@ -217,7 +236,7 @@ def tolerance(exact, size, terms, dtype):
 )
 def test_conv2d(case, dtype, algorithm, groups, sizes, with_bias):
     (samples, _, height, width), how = case
-    if dtype not in api.ALLOWED.get(algorithm, api.DIRECT_DTYPES):
+    if (np.float16 if dtype == BFLOAT16 else dtype) not in api.ALLOWED.get(algorithm, api.DIRECT_DTYPES):
         dtype = np.float32
     kernel = pair(how.pop("kernel_size"))
     neighbours = [(pair(how["stride"])[axis], pair(how["dilation"])[axis]) == (1, 1) for axis in range(2)]
@@ -241,10 +260,11 @@ def test_conv2d(case, dtype, algorithm, groups, sizes, with_bias):
     result = conv.conv2d(x, weight, bias, groups=groups, algorithm=algorithm, **how)
     assert result.dtype == dtype and result.shape[:2] == (samples, made)
     terms = sizes[1] * kernel[0] * kernel[1] + 2
-    assert (abs(result.reshape(exact.shape) - exact) <= tolerance(exact, size, terms, result.dtype)).all()
+    found = values(result)
+    assert (abs(found.reshape(exact.shape) - exact) <= tolerance(exact, size, terms, result.dtype)).all()
     out = poisoned(*result.shape, dtype=dtype)
     assert conv.conv2d(x, weight, bias, groups=groups, algorithm=algorithm, **how, out=out) is out
-    assert np.array_equal(out, result)
+    assert np.array_equal(values(out), found)
 
 
 @st.composite
@@ -339,20 +359,37 @@ def test_every_layout(case, with_bias):
 
 
 @settings(max_examples=FEW(2) + 1)
-@given(case=cases(1), which=st.integers(0, 99), half=st.booleans(), groups=st.integers(1, 2), parts=st.integers(1, 3))
-@example(((2, 4, 7, 8), {"kernel_size": 3, **PLAIN, "padding": 1}), 2, True, 1, 2)  # weights by four, windows by two
-@example(((1, 4, 3, 8), {"kernel_size": 3, **PLAIN, "padding": 1}), 1, True, 1, 1)  # windows by two, but an odd address
-@example(((1, 1, 9, 9), {"kernel_size": (16, 15), **PLAIN, "padding": 4}), 3, False, 1, 1)  # 16 + 15 bits
-@example(((3, 70, 5, 7), {"kernel_size": 3, **PLAIN, "padding": 1}), -1, True, 2, 1)  # groups of warps, an odd image
-@example(((2, 34, 9, 8), {"kernel_size": 2, **PLAIN, "stride": 2}), -1, False, 1, 2)  # float32 as two numbers
-@example(((2, 3, 20, 18), {"kernel_size": (17, 16), **PLAIN, "stride": 9}), 99, True, 1, 2)  # one window, in memory
-@example(((2, 34, 9, 8), {"kernel_size": 1, **PLAIN, "stride": 3}), 99, False, 1, 1)  # one pixel of each window
-@example(((2, 70, 9, 8), {"kernel_size": (3, 2), **PLAIN, "padding": 1}), 35, True, 2, 2)  # windows as rows
-@example(((2, 34, 9, 9), {"kernel_size": 3, **PLAIN, "padding": 1}), 14, False, 1, 1)
-def test_every_tile_of_implicit_gemm(case, which, half, groups, parts):
+@given(
+    case=cases(1),
+    which=st.integers(0, 99),
+    dtype=st.sampled_from((np.float16, np.float32, BFLOAT16)),
+    groups=st.integers(1, 2),
+    parts=st.integers(1, 3),
+)
+@example(
+    ((2, 4, 7, 8), {"kernel_size": 3, **PLAIN, "padding": 1}), 2, np.float16, 1, 2
+)  # weights by four, windows by two
+@example(
+    ((1, 4, 3, 8), {"kernel_size": 3, **PLAIN, "padding": 1}), 1, np.float16, 1, 1
+)  # windows by two, but an odd address
+@example(((1, 1, 9, 9), {"kernel_size": (16, 15), **PLAIN, "padding": 4}), 3, np.float32, 1, 1)  # 16 + 15 bits
+@example(
+    ((3, 70, 5, 7), {"kernel_size": 3, **PLAIN, "padding": 1}), -1, np.float16, 2, 1
+)  # groups of warps, an odd image
+@example(((2, 34, 9, 8), {"kernel_size": 2, **PLAIN, "stride": 2}), -1, np.float32, 1, 2)  # float32 as two numbers
+@example(
+    ((2, 3, 20, 18), {"kernel_size": (17, 16), **PLAIN, "stride": 9}), 99, np.float16, 1, 2
+)  # one window, in memory
+@example(((2, 34, 9, 8), {"kernel_size": 1, **PLAIN, "stride": 3}), 99, np.float32, 1, 1)  # one pixel of each window
+@example(((2, 70, 9, 8), {"kernel_size": (3, 2), **PLAIN, "padding": 1}), 35, np.float16, 2, 2)  # windows as rows
+@example(((2, 34, 9, 9), {"kernel_size": 3, **PLAIN, "padding": 1}), 14, np.float32, 1, 1)
+@example(((3, 4, 7, 8), {"kernel_size": 3, **PLAIN, "padding": 1}), 2, BFLOAT16, 2, 2)
+@example(((3, 34, 5, 8), {"kernel_size": 3, **PLAIN, "padding": 1}), -1, BFLOAT16, 1, 2)
+@example(((2, 34, 9, 8), {"kernel_size": (3, 2), **PLAIN, "padding": 1}), 98, BFLOAT16, 1, 1)  # swapped, of windows
+def test_every_tile_of_implicit_gemm(case, which, dtype, groups, parts):
     """The kernels of implicit GEMM are right for any tile and any number of parts of K, for a result at any address."""
     (samples, channels, *size), how = case
-    kernel, dtype = pair(how.pop("kernel_size")), np.float16 if half else np.float32
+    kernel, half = pair(how.pop("kernel_size")), dtype != np.float32
     x, weight = (
         random(samples, channels * groups, *size, dtype=dtype),
         random(groups * 5, channels, *kernel, dtype=dtype),
@@ -369,14 +406,14 @@ def test_every_tile_of_implicit_gemm(case, which, half, groups, parts):
     if swapped:
         form = FORMS["float16" if half else "float32"]
         chosen = chosen._replace(tile=gemm.swapped_speed(2 * which + 1, form).tile, swapped=True)
-    convolution = cost.Convolution(x, weight, bias, out, geometry, groups)
+    convolution = cost.Convolution(*map(as_words, (x, weight, bias, out)), geometry, groups)
     for launch, arguments in gemm.implicit_launches(convolution, WorkMemory(0), chosen):
         assert gpukit.trace(launch, *arguments).findings == []
-    difference = abs(out.copy_to_host().reshape(exact.shape) - exact)
+    difference = abs(values(out.copy_to_host()).reshape(exact.shape) - exact)
     assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(dtype))).all()
 
 
-@pytest.mark.parametrize(("dtype", "channels"), [(np.float16, 24), (np.float16, 9), (np.float32, 34)])
+@pytest.mark.parametrize(("dtype", "channels"), [(np.float16, 24), (BFLOAT16, 24), (BFLOAT16, 9), (np.float32, 34)])
 def test_images_with_their_channels_last_are_read_as_they_lie(dtype, channels):
     x, weight = random(2, channels, 6, 7, dtype=dtype), random(5, channels, 3, 2, dtype=dtype)
     how = {"stride": (2, 1), "padding": 1, "dilation": 1}
@@ -384,7 +421,7 @@ def test_images_with_their_channels_last_are_read_as_they_lie(dtype, channels):
     last = channels_last(x)
     assert gemm.reads_last(last, weight.shape, windows.make_geometry((6, 7), (3, 2), **how), 1)
     result = conv.conv2d(last, cuda.to_device(weight), **how, algorithm="implicit").copy_to_host()
-    difference = abs(result.reshape(exact.shape) - exact)
+    difference = abs(values(result).reshape(exact.shape) - exact)
     assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(dtype))).all()
 
 
@@ -396,6 +433,7 @@ def test_images_with_their_channels_last_are_read_as_they_lie(dtype, channels):
         (np.float32, 34, 34, 34),
         (np.float32, 36, 36, 36),
         (np.float16, 72, 72, 72),
+        (BFLOAT16, 72, 72, 72),
     ],
 )
 def test_images_with_their_channels_last_in_other_kernels(dtype, channels, groups, outs):
@@ -403,7 +441,7 @@ def test_images_with_their_channels_last_in_other_kernels(dtype, channels, group
     x, weight = random(2, channels, 9, 11, dtype=dtype), random(outs, channels // groups, 3, 3, dtype=dtype)
     exact, size = reference_conv(x, weight, None, groups, stride=2, padding=1, dilation=1)
     result = conv.conv2d(channels_last(x), cuda.to_device(weight), stride=2, padding=1, groups=groups).copy_to_host()
-    difference = abs(result.reshape(exact.shape) - exact)
+    difference = abs(values(result).reshape(exact.shape) - exact)
     assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(dtype))).all()
 
 
@@ -412,6 +450,7 @@ def test_images_with_their_channels_last_in_other_kernels(dtype, channels, group
     [
         ((9, 12), (5, 3), {"padding": (2, 1), "dilation": (2, 1)}, np.float32, "depthwise_pairs"),
         ((9, 14), (4, 4), {"padding": 2, "stride": (1, 2)}, np.float16, "depthwise_pairs"),
+        ((9, 14), (4, 3), {"padding": 1}, BFLOAT16, "depthwise_pairs"),
         ((9, 11), (3, 3), {"padding": 1}, np.float64, "depthwise"),
         ((3, 41), (1, 7), {"padding": (0, 5), "stride": (1, 2), "dilation": (1, 3)}, np.float16, "depthwise"),
     ],
@@ -424,10 +463,11 @@ def test_several_values_to_a_thread(monkeypatch, size, kernel, how, dtype, name)
     bias, geometry = random(2 * groups, dtype=dtype), windows.make_geometry(size, kernel, **how)
     exact, sums = reference_conv(x, weight, bias, groups, **how)
     out = poisoned(9, 2 * groups, *geometry.out_size, dtype=dtype)
-    launch, arguments = cost.direct_launch("direct", cost.Convolution(x, weight, bias, out, geometry, groups), 0)
+    convolution = cost.Convolution(*map(as_words, (x, weight, bias, out)), geometry, groups)
+    launch, arguments = cost.direct_launch("direct", convolution, 0)
     trace = gpukit.trace(launch, *arguments)
     assert trace.findings == [] and trace.kernel == name
-    difference = abs(out.reshape(exact.shape) - exact)
+    difference = abs(values(out).reshape(exact.shape) - exact)
     assert (difference <= tolerance(exact, sums, weight[0].size + 2, np.dtype(dtype))).all()
 
 
