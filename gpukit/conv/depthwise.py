@@ -42,7 +42,7 @@ def depthwise(kernel, stride, dilation, run, total):
     (kernel_h, kernel_w), (stride_h, stride_w), (dilation_h, dilation_w) = kernel, stride, dilation
     along, taps = is_along(kernel, dilation), kernel_h * kernel_w
     step, near, further = (stride_w, kernel_w, dilation_w) if along else (stride_h, kernel_h, dilation_h)
-    others, count = taps // near, covered(run, step, near, further)
+    others, count, begin = taps // near, covered(run, step, near, further), make_begin(taps, total)
 
     @cuda.jit
     def depthwise(x, weight, bias, out, sizes):
@@ -54,15 +54,9 @@ def depthwise(kernel, stride, dilation, run, total):
         to = (uint64(plane) * sizes.out_h + down) * sizes.out_w + right
         if to >= uint64(out.size):
             return
-        from_plane, o = divided(plane, sizes.channel_blocks)
-        _, group = divided(from_plane, sizes.groups)
-        channel = uint32(group * sizes.out_channels + o)
-        initial = total(value_of(bias[channel])) if sizes.biased else total(0)
+        base, initial = begin(plane, weight, bias, weights, sizes)
         for i in range(run):
             sums[i] = initial
-        for i in range(taps):
-            weights[i] = total(value_of(weight[channel * uint32(taps) + uint32(i)]))
-        base = uint32(from_plane * sizes.height * sizes.width)
         top = uint32(down * uint32(stride_h) - sizes.padding_h)
         left = uint32(right * uint32(stride_w) - sizes.padding_w)
         for other in range(others):
@@ -95,7 +89,7 @@ def depthwise_pairs(kernel, stride, dilation_h, odd, total):
     """
     (kernel_h, kernel_w), (stride_h, stride_w), run = kernel, stride, MAX_RUN
     taps, rows = kernel_h * kernel_w, covered(run, stride_h, kernel_h, dilation_h)
-    pairs = ceil_div(odd + covered(2, stride_w, kernel_w, 1), 2)
+    pairs, begin = ceil_div(odd + covered(2, stride_w, kernel_w, 1), 2), make_begin(taps, total)
 
     @cuda.jit
     def depthwise_pairs(x, weight, bias, out, sizes):
@@ -107,15 +101,9 @@ def depthwise_pairs(kernel, stride, dilation_h, odd, total):
         to = (uint64(plane) * sizes.out_h + down) * sizes.out_w + right
         if to >= uint64(out.size):
             return
-        from_plane, o = divided(plane, sizes.channel_blocks)
-        _, group = divided(from_plane, sizes.groups)
-        channel = uint32(group * sizes.out_channels + o)
-        initial = total(value_of(bias[channel])) if sizes.biased else total(0)
+        base, initial = begin(plane, weight, bias, weights, sizes)
         for i in range(run):
             sums[i, 0] = sums[i, 1] = initial
-        for i in range(taps):
-            weights[i] = total(value_of(weight[channel * uint32(taps) + uint32(i)]))
-        base = uint32(from_plane * sizes.height * sizes.width)
         top = uint32(down * uint32(stride_h) - sizes.padding_h)
         left = uint32(right * uint32(stride_w) - sizes.padding_w - uint32(odd))
         for pair in range(pairs):
@@ -140,6 +128,25 @@ def depthwise_pairs(kernel, stride, dilation_h, odd, total):
                 store2(out, at, element_of(sums[i, 0], out), element_of(sums[i, 1], out))
 
     return depthwise_pairs
+
+
+@functools.cache
+def make_begin(taps, total):
+    """Make the device function that loads the weights of a plane of the result. It returns where the plane of x begins,
+    and the first term of all sums.
+    """
+
+    @cuda.jit(device=True, forceinline=True)
+    def begin(plane, weight, bias, weights, sizes):
+        from_plane, o = divided(plane, sizes.channel_blocks)
+        _, group = divided(from_plane, sizes.groups)
+        channel = uint32(group * sizes.out_channels + o)
+        for i in range(taps):
+            weights[i] = total(value_of(weight[channel * uint32(taps) + uint32(i)]))
+        initial = total(value_of(bias[channel])) if sizes.biased else total(0)
+        return uint32(from_plane * sizes.height * sizes.width), initial
+
+    return begin
 
 
 def is_along(kernel: tuple[int, ...], dilation: tuple[int, int]) -> bool:
