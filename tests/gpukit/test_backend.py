@@ -27,6 +27,11 @@ def test_without_a_wish_the_machine_decides():
     assert result.stdout.split() in (["True"] * 3, ["False"] * 3), result.stderr
 
 
+def test_both_have_random_numbers():
+    result = run("from gpukit import cuda; print(cuda.random.create_xoroshiro128p_states(3, seed=1)[0]['s0'])")
+    assert result.stdout.split() == [str(0x910A2DEC89025CC1)], result.stderr  # splitmix64's first for this seed
+
+
 @pytest.mark.parametrize(
     "environment, words",
     [
