@@ -61,7 +61,7 @@ def implicit(tile, wide_out):
     start_a, copy_a = make_start(rows, True, False), make_copy_along(rows, tile, row_a)
     list_pixels, copy_windows = make_list_pixels(tile), make_copy_windows(tile)
     clear, read, multiply, join = make_clear(tile), make_read(tile), make_multiply(tile), make_join(tile)
-    steps, store = make_steps(tile, read, multiply), make_store(tile, wide_out)
+    steps, store = make_steps(tile, read, multiply, slice_depth - 1), make_store(tile, wide_out)
 
     @cuda.jit
     def implicit(x, weight, bias, out, geometry, sizes):
@@ -106,18 +106,18 @@ def implicit(tile, wide_out):
             cuda.syncthreads()
             at_a = uint64(stage * uint32(stage_size)) + uint64(my_slice * row_a + my_row)
             at_b = uint64(stage * uint32(stage_size)) + uint64(stage_a + my_slice * row_b + my_col)
-            read(tiles, at_a, at_b, left, right, 0)
-            multiply(sums, left, right, last)
+            read(tiles, at_a, at_b, left, right, uint32(0))
+            multiply(sums, left, right, uint32(last))
             to = uint64(free * uint32(stage_size))
             copy_a(tiles, to, weight, from_a, first, limit, rows_left, k)
             copy_windows(tiles, to + uint64(stage_a), x, window, outside, table, free)
             commit_copies()
-            steps(tiles, at_a, at_b, sums, left, right)
+            steps(tiles, at_a, at_b, sums, left, right, uint32(1))
             first = uint32(first + depth)
             list_pixels(table, stage, first, limit, geometry)
             free = stage
             stage = uint32(stage + uint32(1) if stage < uint32(stages - 1) else 0)
-        multiply(sums, left, right, last)
+        multiply(sums, left, right, uint32(last))
         if join(tiles, sums):
             of_part = uint64(cuda.blockIdx.y) * uint64(cuda.gridDim.z) * m * n
             place = group, uint32(row + my_row), uint32(col + my_col)

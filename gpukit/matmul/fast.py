@@ -110,7 +110,7 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False, layout="NN", wide_a=F
     store = make_store_rows(tile) if gathers else make_store(tile, wide_out)
     start_a, start_b = make_start(rows, along_a, wide_a), make_start(columns, along_b, wide_b)
     clear, read, multiply = make_clear(tile), make_read(tile), make_multiply(tile)
-    steps = make_steps(tile, read, multiply, layout)
+    steps = make_steps(tile, read, multiply, slice_depth - 1, layout)
 
     @cuda.jit
     def fast(a, b, out, sizes, which, matrix_steps, alpha, beta):
@@ -153,16 +153,16 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False, layout="NN", wide_a=F
             cuda.syncthreads()
             at_a = uint64(stage) + uint64(my_slice * row_a + my_row)
             at_b = uint64(stage) + uint64(stage_a + my_slice * row_b + my_col)
-            read(tiles, at_a, at_b, left, right, 0)
+            read(tiles, at_a, at_b, left, right, uint32(0))
             # The last products of the step before overlap with the first loads. In their own step, before the barrier,
             # they cost 4 % more.
-            multiply(sums, left, right, last)
+            multiply(sums, left, right, uint32(last))
             copy_tiles(tiles, free, a, b, from_a, from_b, first, limit, rows_left, columns_left, pitch_a, pitch_b)
-            steps(tiles, at_a, at_b, sums, left, right)
+            steps(tiles, at_a, at_b, sums, left, right, uint32(1))
             first, from_a, from_b = uint32(first + depth), from_a + step_a, from_b + step_b
             free = stage
             stage = uint32(stage + stage_size if stage < last_stage else 0)
-        multiply(sums, left, right, last)
+        multiply(sums, left, right, uint32(last))
         if join(tiles, sums):
             start = ((uint64(z) * parts + uint64(cuda.blockIdx.y)) * m + row + my_row) * pitch_out + col + my_col
             left_down, left_across = int64(rows_left) - my_row, int64(columns_left) - my_col
@@ -330,32 +330,34 @@ def make_multiply(tile):
 
 
 @functools.cache
-def make_steps(tile, read, multiply, layout="NN", k=1):
-    """Make the device function that reads for k while it multiplies what was read for k - 1, and so on to the last k.
+def make_steps(tile, read, multiply, count, layout="NN"):
+    """Make the device function that reads for k while it multiplies what was read for k - 1, for ``count`` k from the
+    given one on.
 
-    The compiler does not unroll a loop of this size, so each k has a function, and calls that of the next.
+    The compiler does not unroll a loop of this size, so a function calls that of half the steps twice.
     """
-    (row_a, row_b), holds_loads = pitches(tile, layout), tile.thread_columns == 16
-    if k == tile.depth // tile.slices:
-        return nothing
-    rest = make_steps(tile, read, multiply, layout, k + 1)
+    (row_a, row_b), holds_loads, half = pitches(tile, layout), tile.thread_columns == 16, count // 2
+    if count > 1:
+        first = make_steps(tile, read, multiply, half, layout)
+        second = make_steps(tile, read, multiply, count - half, layout)
+
+        @cuda.jit(device=True, forceinline=True)
+        def steps(tiles, at_a, at_b, sums, left, right, k):
+            first(tiles, at_a, at_b, sums, left, right, k)
+            second(tiles, at_a, at_b, sums, left, right, uint32(k + uint32(half)))
+
+        return steps
 
     @cuda.jit(device=True, forceinline=True)
-    def steps(tiles, at_a, at_b, sums, left, right):
-        read(tiles, at_a + uint64(k * row_a), at_b + uint64(k * row_b), left, right, k % 2)
+    def step(tiles, at_a, at_b, sums, left, right, k):
+        read(tiles, at_a + uint64(k * uint32(row_a)), at_b + uint64(k * uint32(row_b)), left, right, k % uint32(2))
         if holds_loads:
             # Loads are not moved across it. The compiler would move them down, to where their values are used, and
             # some would arrive too late: 2.7 % with the largest tile.
             cuda.syncwarp()
-        multiply(sums, left, right, (k - 1) % 2)
-        rest(tiles, at_a, at_b, sums, left, right)
+        multiply(sums, left, right, (k + uint32(1)) % uint32(2))
 
-    return steps
-
-
-@cuda.jit(device=True, forceinline=True)
-def nothing(tiles, at_a, at_b, sums, left, right):
-    pass
+    return step
 
 
 @functools.cache
