@@ -31,6 +31,11 @@ def type_of(value, name: str):
     except Exception:  # Numba's, and those of the value's own class
         type_ = None
     if type_ is None or not _is_taken(type_):
+        if type(value) is np.ndarray:
+            raise TypeError(
+                f"argument {name} has dtype {value.dtype}, which Numba has not; a kernel takes arrays of numbers in "
+                "native order, of dates and of records"
+            )
         raise TypeError(
             f"argument {name} is a {type(value).__name__}; a kernel takes numbers, NumPy or device arrays, records "
             "and tuples of these"

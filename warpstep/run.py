@@ -592,10 +592,11 @@ def unload_ipython_extension(ipython):
 
 def _trace_cell(ipython, line, cell):
     """``%%trace``: run the cell and show a trace of each kernel that it launches."""
+    from IPython.core.error import UsageError
     from IPython.display import display
 
     if line.strip():
-        raise ValueError(f"%%trace takes no arguments; it was given {line.strip()!r}")
+        raise UsageError(f"%%trace takes no arguments; it was given {line.strip()!r}")
     # The cell's error is shown once: when it is raised here, so that "run all" and nbconvert stop.
     changes = _Changes()
     try:

@@ -143,6 +143,11 @@ def test_wrong_launches_are_refused_as_numba_does(configure, error):
         configure(touch)
 
 
+def test_an_array_that_numba_has_no_type_for_is_refused_by_its_dtype():
+    with pytest.raises(TypeError, match="has dtype >f8, which Numba has not"):
+        touch[1, 1](np.zeros(1, ">f8"))
+
+
 def test_jit_knows_its_options_and_signatures():
     with pytest.raises(TypeError, match="no option 'fastmaths'"):
         cuda.jit(fastmaths=True)
