@@ -1,9 +1,9 @@
 """Scans and reductions of segments: rows of different lengths, one after the other (CSR).
 
 1. ``tiles``: a block scans a tile of elements, and begins again at each segment. All blocks have the same number of
-   elements, however long the segments are. It runs twice: first for what each tile leaves to those after it.
-2. ``carry``: one block finds what the tiles before each tile leave to it.
-3. ``whole``: reduces segments in one launch. A few lanes, a warp or a block take a segment; blocks share a long one.
+   elements, however long the segments are. Each publishes what its last segment amounts to, and looks back at the tiles
+   from the one on in which its first segment begins.
+2. ``whole``: reduces segments in one launch. A few lanes, a warp or a block take a segment; blocks share a long one.
 """
 
 import functools
@@ -23,24 +23,29 @@ from gpukit._host.arrays import (
 )
 from gpukit._host.call import Problem, call
 from gpukit.backend import cuda, int32, int64, types, uint32, uint64
+from gpukit.intrinsics import load_acquire
+from gpukit.intrinsics.vectors import make_load, make_store
 from gpukit.reduce.fast import make_add_row
 from gpukit.reduce.primitives import is_last, make_combine_lanes, make_combine_warps
 from gpukit.scan.api import OPERATORS
-from gpukit.scan.primitives import FULL
+from gpukit.scan.fast import FIRST, GROUP, count_words, draw, make_publish, make_receive, words_of
+from gpukit.scan.primitives import FULL, make_fold_lanes
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
 from warpstep.values import check_flag
 
-__all__ = ["make_carry", "make_tiles", "make_whole", "segmented_reduce", "segmented_scan"]
+__all__ = ["make_look_back", "make_tiles", "make_whole", "segmented_reduce", "segmented_scan"]
 
 #: Threads of a block, and elements of a thread.
-THREADS, EACH = 256, 8
+THREADS, EACH = 256, 16
 TILE = THREADS * EACH
 #: With a word more for each thread's elements, the threads of a warp use different banks.
 PITCH = EACH + 1
 PADDED = THREADS * PITCH
-#: Threads of the block that finds the carries.
-CARRIERS = 512
+#: Offsets that a thread has under way.
+MARKS = 4
+#: Registers of a thread of ``tiles`` at most, and blocks that a multiprocessor then has room for.
+REGISTERS, RESIDENT = 64, 4
 #: Elements of a segment that a block of ``whole`` reduces, at most, and elements of a block that shares a longer one.
 #: Accesses that a lane has under way.
 MAX_WHOLE, CHUNK, LOADS = 1 << 15, 1 << 14, 2
@@ -109,94 +114,155 @@ def find_segment(offsets, segments, element):
 
 
 @functools.cache
-def make_tiles(operation, part, exclusive=False):
-    """Make the kernel ``tiles``: a block scans ``TILE`` elements, and begins again with each segment.
+def make_look_back(operation):
+    """Make ``look_back(words, tile, begin, tiles, launch, total)``: what tiles from ``begin`` up to ``tile`` amount to.
 
-    ``part`` is "amounts" for what a tile leaves to those after it, "scan" to write the scan, with what others have
-    left, and "alone" to write the scan of the only tile.
+    The first warp of a block calls it. A tile amounts to its elements from the last segment on that begins in it. None
+    begins between tile ``begin``, in which the segment at the end of these tiles does, and ``tile``. So the words for
+    32 tiles, or 32 times as many, that lie between are what all their elements amount to.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    finish, scan_pairs = operation.finish, make_scan_pairs(operation, THREADS)
+    fold_lanes, publish, receive = make_fold_lanes(operation), make_publish(operation), make_receive(operation)
+    each = words_of(operation)
 
-    @cuda.jit
-    def tiles(x, offsets, out, totals, heads, carries, n, segments):
-        held, begins = cuda.shared.array(PADDED, accumulator), cuda.shared.array(TILE, types.uint8)
-        found, own = cuda.shared.array(1, int64), cuda.local.array(EACH, accumulator)
-        tid, base, n = cuda.threadIdx.x, int64(cuda.blockIdx.x) * int64(TILE), int64(n)
-        size = int32(min(int64(TILE), n - base))
-        for i in range(tid, TILE, THREADS):
-            begins[i] = types.uint8(0)
-            held[i + i // EACH] = accumulator(x[base + int64(i)]) if i < size else accumulator(identity)
-        if tid < WARP:
-            first = find_segment(offsets, segments, base)
-            if tid == 0:
-                found[0] = first
-        cuda.syncthreads()
-        segment = found[0] + int64(tid)
-        while segment < int64(segments) and int64(offsets[segment]) < base + int64(size):
-            if int64(offsets[segment]) >= base:
-                begins[int64(offsets[segment]) - base] = types.uint8(1)
-            segment += int64(THREADS)
-        cuda.syncthreads()
+    @cuda.jit(device=True)
+    def fold(words, first, low, high, launch):
+        """Combine the values with numbers from ``low`` to ``high``, the first of which is at ``first``."""
+        prefix = accumulator(identity)
+        while low < high:
+            held, number = accumulator(identity), uint32(low + uint32(cuda.laneid))
+            if number < high:
+                at = first + uint64(number) * uint64(each)
+                held = receive(words, at, launch, load_acquire(words, at), load_acquire(words, at + uint64(each - 1)))
+            cuda.syncwarp()
+            prefix = accumulator(combine(prefix, fold_lanes(held)))
+            low = uint32(low + uint32(WARP))
+        return prefix
 
-        value, head = accumulator(identity), int32(0)
-        for e in range(EACH):
-            own[e] = held[tid * PITCH + e]
-            if begins[tid * EACH + e]:
-                value, head = own[e], int32(1)
-            else:
-                value = accumulator(combine(value, own[e]))
-        value, head, total, total_head = scan_pairs(value, head)
-        if part == "amounts":
-            if tid == 0:
-                totals[cuda.blockIdx.x], heads[cuda.blockIdx.x] = total, total_head
-            return
-        if part == "scan" and not head:
-            value = accumulator(combine(carries[cuda.blockIdx.x], value))
-        for e in range(EACH):
-            if begins[tid * EACH + e]:
-                before, value = accumulator(identity), own[e]
-            else:
-                before, value = value, accumulator(combine(value, own[e]))
-            held[tid * PITCH + e] = before if exclusive else value
-        cuda.syncthreads()
-        for i in range(tid, size, THREADS):
-            out[base + int64(i)] = finish(held[i + i // EACH], 1)
+    @cuda.jit(device=True)
+    def look_back(words, tile, begin, tiles, launch, total):
+        first, groups = uint64(FIRST), uint32(uint32(tiles + uint32(GROUP - 1)) // uint32(GROUP))
+        first_group = first + uint64(tiles) * uint64(each)
+        first_section = first_group + uint64(groups) * uint64(each)
+        group, is_first_lane = uint32(tile // uint32(GROUP)), cuda.laneid == 0
+        section = uint32(group // uint32(GROUP))
+        if is_first_lane:
+            publish(words, first + uint64(tile) * uint64(each), launch, total)
+        if tile % uint32(GROUP) == uint32(GROUP - 1):
+            of_group = accumulator(combine(fold(words, first, uint32(group * uint32(GROUP)), tile, launch), total))
+            if is_first_lane:
+                publish(words, first_group + uint64(group) * uint64(each), launch, of_group)
+            if group % uint32(GROUP) == uint32(GROUP - 1):
+                before = fold(words, first_group, uint32(section * uint32(GROUP)), group, launch)
+                if is_first_lane:
+                    at = first_section + uint64(section) * uint64(each)
+                    publish(words, at, launch, accumulator(combine(before, of_group)))
+        # Tiles up to a whole group, groups up to a whole section, sections, groups and tiles.
+        whole_group = uint32(min(uint32(uint32(begin + uint32(GROUP - 1)) // uint32(GROUP)), group))
+        whole_section = uint32(min(uint32(uint32(whole_group + uint32(GROUP - 1)) // uint32(GROUP)), section))
+        prefix = accumulator(identity)
+        for step in range(5):
+            level, low, high = first, begin, tile
+            if step == 0 and whole_group < group:
+                high = uint32(whole_group * uint32(GROUP))
+            elif step == 1:
+                level, low, high = first_group, whole_group, group
+                if whole_section < section:
+                    high = uint32(whole_section * uint32(GROUP))
+            elif step == 2:
+                level, low, high = first_section, whole_section, section
+            elif step == 3:
+                level, low, high = first_group, uint32(section * uint32(GROUP)), group
+                if whole_section >= section:
+                    low = group
+            elif step == 4:
+                low = uint32(group * uint32(GROUP)) if whole_group < group else tile
+            prefix = accumulator(combine(prefix, fold(words, level, low, high, launch)))
+        return prefix
 
-    return tiles
+    return look_back
 
 
 @functools.cache
-def make_carry(operation):
-    """Make the kernel ``carry``, of one block: what all tiles before each tile leave to it."""
+def make_tiles(operation, exclusive):
+    """Make the kernel ``tiles``: a block scans ``TILE`` elements, and begins again with each segment.
+
+    If the blocks are ``resident``, all of them can run at once, and a block's index is its tile's.
+    """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    scan_pairs = make_scan_pairs(operation, CARRIERS)
+    finish, scan_pairs, look_back = operation.finish, make_scan_pairs(operation, THREADS), make_look_back(operation)
+    load, store = make_load(EACH), make_store(EACH, 1)
 
-    @cuda.jit
-    def carry(totals, heads, carries, tiles):
-        own, flags = cuda.local.array(EACH, accumulator), cuda.local.array(EACH, int32)
-        running, base = accumulator(identity), int32(0)
-        while base < tiles:
-            value, head = accumulator(identity), int32(0)
-            for e in range(EACH):
-                at = base + cuda.threadIdx.x * EACH + e
-                inside = at < tiles
-                own[e] = totals[at if inside else 0] if inside else accumulator(identity)
-                flags[e] = heads[at if inside else 0] if inside else int32(0)
-            for e in range(EACH):
-                value = own[e] if flags[e] else accumulator(combine(value, own[e]))
-                head |= flags[e]
-            value, head, total, total_head = scan_pairs(value, head)
-            value = value if head else accumulator(combine(running, value))
-            running = total if total_head else accumulator(combine(running, total))
-            for e in range(EACH):
-                at = base + cuda.threadIdx.x * EACH + e
-                if at < tiles:
-                    carries[at] = value
-                value = own[e] if flags[e] else accumulator(combine(value, own[e]))
-            base += int32(CARRIERS * EACH)
+    @cuda.jit(device=True)
+    def mark(offsets, begins, segment, segments, base, end):
+        """Mark where segments begin among the elements from ``base`` to ``end``."""
+        begin, places = base, cuda.local.array(MARKS, uint64)
+        while begin < end:
+            for k in range(MARKS):  # the last offset is the number of elements
+                begin = uint64(offsets[min(segment + uint64(k * THREADS), segments)])
+                places[k] = begin
+            for k in range(MARKS):
+                if places[k] >= base and places[k] < end:
+                    begins[places[k] - base] = types.uint8(1)
+            segment += uint64(MARKS * THREADS)
 
-    return carry
+    @cuda.jit(max_registers=REGISTERS)
+    def tiles(x, offsets, out, words, n, segments, resident):
+        held, begins = cuda.shared.array(PADDED, accumulator), cuda.shared.array(TILE, types.uint8, alignment=16)
+        found, drawn = cuda.shared.array(2, uint64), cuda.shared.array(2, uint32)
+        carried, own = cuda.shared.array(1, accumulator), cuda.local.array(EACH, accumulator)
+        marks = cuda.local.array(EACH, types.uint8)
+        tid, tile, alone = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x), cuda.gridDim.x == 1
+        if not resident:
+            draw(words, drawn)
+            cuda.syncthreads()
+            tile = drawn[0]
+        base = uint64(tile) * uint64(TILE)
+        size = uint32(min(uint64(TILE), uint64(n) - base))
+        for k in range(EACH):  # past the end the last element again: nothing comes after it
+            i = uint32(min(uint32(tid + uint32(k * THREADS)), uint32(size - uint32(1))))
+            own[k] = accumulator(x[base + uint64(i)])
+            marks[k] = types.uint8(0)
+        store(begins, uint32(tid * uint32(EACH)), marks, 0)
+        if tid < uint32(WARP):
+            segment = find_segment(offsets, segments, int64(base))
+            if tid == uint32(0):
+                found[0], found[1] = uint64(segment), uint64(offsets[segment])
+        for k in range(EACH):
+            i = uint32(tid + uint32(k * THREADS))
+            held[uint32(i + i // uint32(EACH))] = own[k]
+        if resident and not alone:  # for the launch's number
+            draw(words, drawn)
+        cuda.syncthreads()
+        mark(offsets, begins, found[0] + uint64(tid), uint64(segments), base, base + uint64(size))
+        cuda.syncthreads()
+
+        flags = load(begins, uint32(tid * uint32(EACH)))
+        value, head = accumulator(identity), int32(0)
+        for e in range(EACH):
+            own[e], marks[e] = held[uint32(tid * uint32(PITCH) + uint32(e))], flags[e]
+            value = own[e] if marks[e] else accumulator(combine(value, own[e]))
+            head |= int32(marks[e])
+        value, head, total, _ = scan_pairs(value, head)
+        if not alone:
+            if tid < uint32(WARP):
+                begin = uint32(found[1] // uint64(TILE))
+                prefix = look_back(words, tile, begin, uint32(cuda.gridDim.x), drawn[1], total)
+                if tid == uint32(0):
+                    carried[0] = prefix
+            cuda.syncthreads()
+            value = value if head else accumulator(combine(carried[0], value))
+        for e in range(EACH):
+            before = accumulator(identity) if marks[e] else value
+            value = accumulator(combine(before, own[e]))
+            held[uint32(tid * uint32(PITCH) + uint32(e))] = before if exclusive else value
+        cuda.syncthreads()
+        for k in range(EACH):
+            i = uint32(tid + uint32(k * THREADS))
+            if i < size:
+                out[base + uint64(i)] = finish(held[uint32(i + i // uint32(EACH))], 1)
+
+    return tiles
 
 
 @functools.cache
@@ -451,19 +517,11 @@ def _segmented(problem: Problem):
 
 
 def _scan(problem, operation, x, offsets, out, exclusive):
-    """The launches of ``segmented_scan``."""
-    n, segments, tiles = x.size, offsets.size - 1, ceil_div(x.size, TILE)
-    totals, carries = (problem.work.take(name, tiles, operation.partial) for name in ("totals", "carries"))
-    heads = problem.work.take("heads", tiles, np.int32)
-    arguments = x, offsets, out, totals, heads, carries, n, segments
-
-    def launch(part, *how):
-        return configure_quietly(make_tiles(operation, part, *how), tiles, THREADS, problem.stream), arguments
-
-    if tiles == 1:
-        return [launch("alone", exclusive)]
-    carry = configure_quietly(make_carry(operation), 1, CARRIERS, problem.stream), (totals, heads, carries, tiles)
-    return [launch("amounts"), carry, launch("scan", exclusive)]
+    """The launch of ``segmented_scan``."""
+    n, tiles, processors = x.size, ceil_div(x.size, TILE), cuda.get_current_device().MULTIPROCESSOR_COUNT
+    words = problem.work.flags(2 * count_words(operation, 1, tiles)).view(np.uint64)
+    launch = configure_quietly(make_tiles(operation, exclusive), tiles, THREADS, problem.stream)
+    return [(launch, (x, offsets, out, words, n, offsets.size - 1, tiles <= RESIDENT * processors))]
 
 
 def _reduction(problem, operation, x, offsets, out):

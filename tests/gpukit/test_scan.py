@@ -14,6 +14,7 @@ from gpukit import cuda, operators, scan
 from gpukit._host.call import Problem, forget
 from gpukit.scan import api, counting, fast, ladder, segments, sorting
 from gpukit.scan import largest as picking
+from gpukit.scan.segments import TILE
 
 NUMPY = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 DTYPES = ("i1", "u2", "i4", "i8", "u8", "f2", "f4", "f8")
@@ -359,6 +360,19 @@ def test_segments_are_reduced_and_scanned(lengths, how):
             assert reduced[i] == want[-1] and np.array_equal(exclusive[here], [empty, *want[:-1]])
         elif x.size:
             assert reduced[i] == empty
+
+
+@pytest.mark.parametrize("cuts", [[], [TILE - 1, 3 * TILE], [2 * TILE + 9, 2 * TILE + 9, 9 * TILE]])
+def test_segments_of_many_tiles(monkeypatch, cuts):
+    """Tiles look back over tiles, groups and sections of them; groups of two, so that there are some of each."""
+    for module in (segments, fast):
+        monkeypatch.setattr(module, "GROUP", 2)
+    for name in ("make_look_back", "make_tiles"):
+        monkeypatch.setattr(segments, name, getattr(segments, name).__wrapped__)
+    n = 23 * TILE + 5
+    x, offsets = np.random.default_rng(len(cuts)).integers(-50, 50, n), np.array([0, *cuts, n])
+    want = np.concatenate([np.cumsum(piece) for piece in np.split(x, cuts)])
+    assert np.array_equal(scan.segmented_scan(x, offsets), want)
 
 
 def test_segments_of_a_function_that_does_not_commute_and_their_trace():
