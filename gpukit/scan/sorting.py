@@ -46,6 +46,8 @@ EACH, REGISTERS = 16, {512: 64, 256: 80}
 ROW_THREADS, ROW_LANES, WARP_KEYS = 256, (4, 16, WARP), 4
 #: Keys of a thread, and threads at most, of a block that sorts a row.
 BLOCK_KEYS, BLOCK_THREADS = 8, 512
+#: Threads of a block that clears, and blocks per multiprocessor.
+CLEARERS, CLEARING = 1024, 8
 #: Blocks per multiprocessor that count digits, their threads, and keys that a thread has in flight.
 BLOCKS, COUNTERS, LOADS = 4, 512, 4
 #: What a tile has published for a digit: its own count, or that of all tiles up to it. 30 bits are left for the count.
@@ -534,6 +536,8 @@ def sort_rows(problem, dtype, keys, old, new_keys, new_values, falling=False) ->
     (rows, n), passes = keys.shape, dtype.itemsize
     old_size = 0 if old is None else old.dtype.itemsize
     new_size = 0 if new_values is None else new_values.dtype.itemsize
+    if n == 1:
+        return _copies(problem, keys, old, new_keys, new_values)
     keys, old = flat(keys), flat(keys if old is None else old)
     if n <= max_block_row(passes):
         kept, writes_keys = (new_keys if new_values is None else new_values).shape[1], new_keys is not None
@@ -550,6 +554,18 @@ def sort_rows(problem, dtype, keys, old, new_keys, new_values, falling=False) ->
         launch = configure_quietly(make_sort_block(*options, threads, each), rows, threads, problem.stream)
         return [(launch, (keys, old, new_keys, new_values, n, kept))]
     return _sweeps(problem, dtype, keys, old, new_keys, new_values, falling, rows, n, old_size, new_size)
+
+
+def _copies(problem, keys, old, new_keys, new_values):
+    """The launches that sort rows of one key: keys and values stay where they are, and each position is 0."""
+    made = [] if new_keys is None else copy_launches(keys, new_keys, problem.stream)
+    if old is not None:
+        return made + copy_launches(old, new_values, problem.stream)
+    if new_values is None:
+        return made
+    positions, blocks = flat(new_values), CLEARING * cuda.get_current_device().MULTIPROCESSOR_COUNT
+    launch = configure_quietly(clear, min(ceil_div(positions.size, CLEARERS), blocks), CLEARERS, problem.stream)
+    return [*made, (launch, (positions, positions[:0]))]
 
 
 def max_warp_row(itemsize: int) -> int:
@@ -591,7 +607,10 @@ def _sweeps(problem, dtype, keys, old, new_keys, new_values, falling, rows, n, o
 
     count = make_count_digits(kind, passes, vector, falling)
     made = [
-        (configure(clear, min(ceil_div(published.size, 1024), 8 * processors), 1024), (counts, published)),
+        (
+            configure(clear, min(ceil_div(published.size, CLEARERS), CLEARING * processors), CLEARERS),
+            (counts, published),
+        ),
         (configure(count, blocks * rows, COUNTERS), (keys, counts, n, blocks)),
         (configure(place_digits, rows * passes, DIGITS), (counts,)),
     ]
