@@ -234,11 +234,12 @@ def make_groups(operation, vector, lanes, rounds, threads, exclusive):
         prefixes = cuda.local.array(rounds, accumulator)
         tid, outer, n = uint64(cuda.threadIdx.x), uint64(outer), uint64(n)
         row = uint64(cuda.blockIdx.x) * uint64(threads // lanes) + tid // uint64(lanes)
-        size = n if row < outer else uint64(0)  # a lane without a row takes part in the shuffles
-        at, left = place_of(row * n if row < outer else uint64(0), tid % uint64(lanes) * uint64(vector), size, most)
+        # A lane without a row takes part in the shuffles. It reads the first row: the warp has one kind of loads then.
+        at, left = place_of(row * n if row < outer else uint64(0), tid % uint64(lanes) * uint64(vector), n, most)
         take(x, at, left, tile, 0)
         scan_rounds(tile, 0, prefixes)
-        put(out, at, left, tile, 0, prefixes, accumulator(identity))
+        if row < outer:
+            put(out, at, left, tile, 0, prefixes, accumulator(identity))
 
     return groups
 
