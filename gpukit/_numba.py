@@ -339,6 +339,26 @@ def device_array_base() -> type:
     return DeviceNDArrayBase
 
 
+def make_array_in(like) -> Callable[[Any, int], Any]:
+    """Make ``make(owner, address)``: a device array as ``like`` is, at an address in memory that the owner keeps.
+
+    The array and its slices keep the owner alive. One costs the host a fraction of what ``cuda.device_array`` does.
+    """
+    from cuda.bindings.driver import CUdeviceptr
+    from numba.cuda.cudadrv.driver import MemoryPointer
+
+    kind, size, context = type(like), like.alloc_size, like.gpu_data.context
+    attributes = {name: value for name, value in vars(like).items() if name not in ("gpu_data", "_gpukit_place")}
+
+    def make(owner, address):
+        array = object.__new__(kind)
+        array.__dict__.update(attributes)
+        array.gpu_data = MemoryPointer(context, CUdeviceptr(address), size, owner=owner)
+        return array
+
+    return make
+
+
 def find_libdevice():
     """(path or None, how it was found) of the library of device functions."""
     from numba.cuda import cuda_paths

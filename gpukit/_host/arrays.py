@@ -1,8 +1,6 @@
 """Arrays of any library: check them, find out where they are, and make more of the same kind."""
 
 import functools
-import math
-import sys
 import warnings
 from numbers import Integral
 from typing import Any
@@ -115,7 +113,7 @@ def handle_of(stream) -> int:
         raise TypeError(f"stream is {describe(stream)}; it must be 0 or a CUDA stream") from None
 
 
-def _library(thing):
+def library_of(thing) -> str:
     """The top-level package of an object's class."""
     return type(thing).__module__.partition(".")[0]
 
@@ -366,64 +364,3 @@ def _page_locked(address):
     except cuda_api_error():
         return False  # memory that the driver does not know
     return int(kind) == int(CUmemorytype.CU_MEMORYTYPE_HOST)
-
-
-def new_like(like, shape: tuple, dtype, stream) -> Any:
-    """Make an uninitialised device array of the library that ``like`` comes from."""
-    library = _library(like)
-    if library == "torch":
-        return like.new_empty(shape, dtype=_torch_dtype(dtype))
-    if library == "cupy":
-        return type(like)(shape, dtype)
-    return allocate("the result", shape, dtype, stream)
-
-
-def make_like(like, shape: tuple, dtype):
-    """Make a function that makes one array after another as `new_like` does, and adds its address to a list."""
-    if _library(like) == "torch":
-        return _make_like_torch(like, shape, _torch_dtype(dtype))
-    if _library(like) == "cupy":
-        kind = type(like)
-
-        def make_cupy(pointers):
-            array = kind(shape, dtype)
-            pointers.append(array.data.ptr)
-            return array
-
-        return make_cupy
-
-    def make_numba(pointers):
-        array = cuda.device_array(shape, dtype)
-        pointers.append(address_of(array))
-        return array
-
-    return make_numba
-
-
-def _make_like_torch(like, shape, dtype):
-    torch: Any = sys.modules["torch"]
-    shape, device, index = tuple(map(int, shape)), like.device, like.get_device()
-    strides, alone = _torch_strides(shape), torch.cuda.device_count() == 1
-    # The programs that torch.compile makes allocate with this function, on the current device, in half of the time that
-    # the public one takes. It is private: a release may be without it.
-    here = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "_empty_strided_cuda", None)
-
-    def make_tensor(pointers):
-        if here is not None and (alone or torch.cuda.current_device() == index):
-            array = here(shape, strides, dtype)
-        else:
-            array = torch.empty_strided(shape, strides, dtype=dtype, device=device)
-        pointers.append(array.data_ptr())
-        return array
-
-    return make_tensor
-
-
-def _torch_strides(shape):
-    """The strides of a contiguous tensor, in elements: an axis of length 0 counts as one of 1."""
-    return tuple(math.prod(max(n, 1) for n in shape[axis + 1 :]) for axis in range(len(shape)))
-
-
-@functools.cache
-def _torch_dtype(dtype):
-    return getattr(sys.modules["torch"], name_of(dtype))

@@ -36,6 +36,7 @@ from typing import Any
 
 from gpukit._host.arrays import as_device_array, stream_of
 from gpukit._host.kernel_cache import keep_compiled
+from gpukit._host.new_arrays import free_lent_memory
 from gpukit._host.prepared import prepare
 from gpukit._host.replay import LaunchCache, RecordedCall, repeat
 from gpukit._host.transfers import Output, copy_launches, to_device
@@ -76,9 +77,10 @@ def call(plan: Callable, inputs: tuple, out=None, stream=None, settings: tuple =
 
 
 def forget():
-    """Let go of all recorded calls and of the work memory of all streams."""
+    """Let go of all recorded calls, of the work memory of all streams, and of that of results that are gone."""
     CACHE.clear()
     free_work_memory()
+    free_lent_memory()
 
 
 #: What takes the launches of calls while `without_launches` is open.

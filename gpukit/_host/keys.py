@@ -61,7 +61,7 @@ def _make_reader(kind):
 
 
 def make_locate(arrays: tuple, handle: int = 0, alignment: int = 1) -> Callable:
-    """Make ``locate(*arrays)``, which finds arrays like these in less time than it takes to make and compare keys.
+    """Make ``locate(arrays)``, which finds arrays like these in less time than it takes to make and compare keys.
 
     Parameters
     ----------
@@ -74,16 +74,17 @@ def make_locate(arrays: tuple, handle: int = 0, alignment: int = 1) -> Callable:
 
     Returns
     -------
-    function of as many arrays
+    function of a tuple of as many arrays
         It returns a list of their pointers only if each array has the key of the one in its place here, else None. It
-        may return None for such arrays too, and always does if the arrays are not of one library.
+        may return None for such arrays too, and always does if the arrays are not of one library. It counts by
+        itself: to make a ``zip`` takes longer than the loop.
 
     Examples
     --------
     >>> locate = make_locate((cuda.to_device(np.zeros(3)),))
     >>> other = cuda.to_device(np.ones(3))
     >>> key, pointer = array_key(other)
-    >>> locate(other) == [pointer], locate(cuda.to_device(np.ones(4))) is None
+    >>> locate((other,)) == [pointer], locate((cuda.to_device(np.ones(4)),)) is None
     (True, True)
     """
     kinds, found = {*map(type, arrays)}, [array_key(array, handle) for array in arrays]
@@ -95,7 +96,7 @@ def make_locate(arrays: tuple, handle: int = 0, alignment: int = 1) -> Callable:
     return makers[library](arrays, keys, [pointer % alignment for pointer in pointers], handle, alignment)
 
 
-def locate_none(*arrays) -> list | None:
+def locate_none(arrays: tuple) -> list | None:
     """What `make_locate` makes where nothing is faster than keys."""
 
 
@@ -138,26 +139,21 @@ def _make_torch_locate(tensors, _, residues, handle, alignment):
         check = guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     except Exception:
         return locate_none
-    address, residue = torch.Tensor.data_ptr, residues[0]
+    address = torch.Tensor.data_ptr
 
-    def locate_anywhere(*others):
-        return [*map(address, others)] if check(*others) else None
-
-    def locate_one(tensor):
-        return [pointer] if check(tensor) and (pointer := address(tensor)) % alignment == residue else None
-
-    def locate(*others):
+    def locate(others):
         if not check(*others):
             return None
-        pointers = []
-        for tensor, residue in zip(others, residues):  # noqa: B905 - to check the lengths again would take longer
-            pointer = address(tensor)
-            if pointer % alignment != residue:
-                return None
-            pointers.append(pointer)
+        pointers = [*map(address, others)]
+        if alignment > 1:
+            i = 0
+            for pointer in pointers:
+                if pointer % alignment != residues[i]:
+                    return None
+                i += 1
         return pointers
 
-    return locate_anywhere if alignment == 1 else locate_one if len(tensors) == 1 else locate
+    return locate
 
 
 # -- CuPy ------------------------------------------------------------------------------------------
@@ -184,18 +180,20 @@ def _make_cupy_locate(_, keys, residues, handle, alignment):
 
     current_stream, kind = cupy.cuda.get_current_stream, cupy.ndarray
 
-    def locate(*arrays):
-        stream, pointers = current_stream(), []
+    def locate(arrays):
+        stream, i, pointers = current_stream(), 0, []
         if stream.ptr != handle:
             stream.synchronize()
-        for array, (_, dtype, shape, strides, device), residue in zip(arrays, keys, residues, strict=True):
+        for array in arrays:
+            _, dtype, shape, strides, device = keys[i]
             if type(array) is not kind or array.dtype is not dtype or array.shape != shape or array.strides != strides:
                 return None
             memory = array.data
             pointer = memory.ptr
-            if pointer % alignment != residue or memory.device_id != device:
+            if pointer % alignment != residues[i] or memory.device_id != device:
                 return None
             pointers.append(pointer)
+            i += 1
         return pointers
 
     return locate
@@ -206,36 +204,40 @@ def _make_cupy_locate(_, keys, residues, handle, alignment):
 
 def _read_numba(array, _, key):
     try:
-        key += getattr(array, "_gpukit_key", None) or _key_of_numba(array)
-        return array.gpu_data.device_ctypes_pointer.value or 0
-    except (AttributeError, TypeError):  # an array that says it is Numba's, or one that has left mapped memory
-        return None
+        own, pointer = array._gpukit_place
+    except AttributeError:
+        try:
+            own, pointer = _place_of_numba(array)
+        except (AttributeError, TypeError):  # an array that says it is Numba's, or one that has left mapped memory
+            return None
+    key += own
+    return pointer
 
 
-def _key_of_numba(array):
-    """Make the key of an array of Numba, and leave it with the array, whose layout never changes.
+def _place_of_numba(array):
+    """Find key and address of an array of Numba, and leave them with it: both hold as long as it lives.
 
     The shape of an array that is NumPy's too can be assigned, so that it gets none.
     """
     context = getattr(array.gpu_data, "context", None)
     key = "numba", array.dtype, array.shape, array.strides, None if context is None else context.device.id
+    place = key, array.gpu_data.device_ctypes_pointer.value or 0
     if not isinstance(array, np.ndarray):
-        array._gpukit_key = key
-    return key
+        array._gpukit_place = place
+    return place
 
 
 def _make_numba_locate(_, keys, residues, handle, alignment):
-    def locate(*arrays):
-        pointers = []
+    def locate(arrays):
+        i, pointers = 0, []
         try:
-            for array, key, residue in zip(arrays, keys, residues, strict=True):
-                if array._gpukit_key != key:
-                    return None
-                pointer = array.gpu_data.device_ctypes_pointer.value or 0
-                if pointer % alignment != residue:
+            for array in arrays:
+                key, pointer = array._gpukit_place
+                if key != keys[i] or pointer % alignment != residues[i]:
                     return None
                 pointers.append(pointer)
-        except AttributeError:  # an array of another library, or one whose key was not made yet
+                i += 1
+        except AttributeError:  # an array of another library, or one that was never read
             return None
         return pointers
 

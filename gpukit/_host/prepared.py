@@ -225,9 +225,9 @@ class _PreparedOnGpu(Prepared):
         self._compiled = compiled = compiled_kernel(launch, args)
         if compiled.debug or compiled.extensions:
             raise TypeError(f"{self.name} has debug=True or extensions, which need a plain launch")
-        flat, flat_types = list(_flat(args)), list(_flat_types(compiled.argument_types))
         self._nested = any(isinstance(value, tuple) for value in args)
-        self._slots = [_slot(type_, f"argument {i} of {self.name}") for i, type_ in enumerate(flat_types)]
+        taken = _flat_types(compiled.argument_types)
+        self._slots = [_slot(type_, f"argument {i} of {self.name}") for i, type_ in enumerate(taken)]
         count = sum(slot.count for slot in self._slots)
         self._memory = memory = (ctypes.c_uint64 * count)()
         first = 0
@@ -247,7 +247,7 @@ class _PreparedOnGpu(Prepared):
         for cell, slot in enumerate(self._arrays):
             self._addresses[slot.address] = ctypes.addressof(self._pointers) + 8 * cell
         self._locate = locate_none
-        self._pack(flat)
+        self._take(args)
         attribute = _Attribute(_COOPERATIVE, b"", 1)
         self._kept = (
             attribute,
@@ -264,22 +264,23 @@ class _PreparedOnGpu(Prepared):
         self.start = functools.partial(driver_function("cuLaunchKernelEx"), *arguments)
 
     def _take(self, args):
-        flat = list(_flat(args)) if self._nested else args
-        if len(flat) != len(self._slots):
-            raise TypeError(f"{self.name} takes tuples of the lengths it was prepared for")
+        if self._nested:
+            flat = tuple(_flat(args))
+            if len(flat) != len(self._slots):
+                raise TypeError(f"{self.name} takes tuples of the lengths it was prepared for")
+        else:
+            flat = args
         try:
-            self._pack(flat)
+            arrays = self._arrays_of(flat)
+            pointers = self._locate(arrays)
+            self._pointers[:] = self._read(arrays) if pointers is None else pointers
+            for position, slot in self._numbers:
+                if flat[position] is not slot.value:
+                    slot.write(flat[position])
         except Exception:  # some slots hold new arguments already
-            self._pack(list(_flat(self.args)))
+            if args is not self.args:
+                self._take(self.args)
             raise
-
-    def _pack(self, flat):
-        """Write arguments, with tuples flattened, into their slots."""
-        pointers = self._locate(*self._arrays_of(flat))
-        self._pointers[:] = self._read(tuple(self._arrays_of(flat))) if pointers is None else pointers
-        for position, slot in self._numbers:
-            if flat[position] is not slot.value:
-                slot.write(flat[position])
 
     def _read(self, arrays):
         """Write shapes and strides that are not those of the call before; return the addresses."""

@@ -6,8 +6,9 @@ from collections import OrderedDict
 from threading import get_ident
 from typing import Any
 
-from gpukit._host.arrays import address_of, as_device_array, handle_of, make_like, span, stream_of
+from gpukit._host.arrays import address_of, as_device_array, handle_of, span, stream_of
 from gpukit._host.keys import READERS, make_locate, settings_key
+from gpukit._host.new_arrays import make_like
 from gpukit._host.work_memory import WorkMemory, state_of
 from gpukit._numba import PER_THREAD_DEFAULT_STREAM
 
@@ -76,7 +77,7 @@ class RecordedCall:
         self._held = [] if work is None else [_Held(work, key, size) for key, size in work.taken.items()]
         self.buffers: Any = work.buffers if work is not None and self._held else None
         self.version = None if work is None else work.buffers.version
-        makers = [make_like(inputs[0], tuple(output.shape), output.dtype) for output in outputs]
+        makers = [make_like(inputs[0], tuple(output.shape), output.dtype, stream) for output in outputs]
         self.make_output = makers[0] if len(makers) == 1 else lambda pointers: [make(pointers) for make in makers]
         arrays = [*map(as_device_array, inputs), *outputs]
         starts, spans = [address_of(array) for array in arrays], [span(array) for array in arrays]
@@ -196,7 +197,7 @@ def repeat(
         latest = cache.latest.get(ids)
         if (
             latest is None
-            or (pointers := latest[0].locate(*arrays)) is None
+            or (pointers := latest[0].locate(arrays)) is None
             or (len(pointers) > 1 and len({*pointers}) < len(pointers))
         ):
             handle = 0 if stream is None else handle_of(stream_of(stream))

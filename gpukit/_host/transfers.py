@@ -16,8 +16,8 @@ from gpukit._host.arrays import (
     device_array_of,
     dtype_of,
     handle_of,
-    new_like,
 )
+from gpukit._host.new_arrays import new_like
 from gpukit._host.work_memory import WorkMemory
 from gpukit._numba import numba_driver
 from gpukit.backend import cuda, on_gpu, types, uint32, uint64

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import check_alike, check_apart, check_array, dtype_of, new_like, span, stream_of
+from gpukit._host.arrays import check_alike, check_apart, check_array, dtype_of, span, stream_of
 from gpukit._host.call import Problem, call
 from gpukit._host.checks import check_dtype
+from gpukit._host.new_arrays import new_like
 from gpukit._host.transfers import to_device
 from gpukit._host.work_memory import state_of
 from gpukit.backend import cuda, on_gpu

@@ -1,0 +1,198 @@
+"""New arrays of any library, and one after another at little cost."""
+
+import collections
+import functools
+import math
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpukit._host.arrays import address_of, allocate, library_of, name_of
+from gpukit._host.keys import array_key
+from gpukit._numba import cuda_api_error, make_array_in
+from gpukit.backend import cuda, on_gpu
+from warpstep.integers import ceil_div
+
+__all__ = ["Lender", "Loan", "free_lent_memory", "make_like", "new_like"]
+
+#: Memory of Numba's results is lent in multiples of so many bytes.
+UNIT = 512
+#: The device is waited for when so many parts have come back, or so many bytes; larger arrays are not lent.
+MAX_BACK, MAX_BYTES = 32, 64 << 20
+#: Bytes that are allocated before sizes that nobody asks for are let go.
+MAX_MADE = 256 << 20
+
+
+def new_like(like, shape: tuple, dtype, stream) -> Any:
+    """Make an uninitialised device array of the library that ``like`` comes from."""
+    library = library_of(like)
+    if library == "torch":
+        return like.new_empty(shape, dtype=_torch_dtype(dtype))
+    if library == "cupy":
+        return type(like)(shape, dtype)
+    return allocate("the result", shape, dtype, stream)
+
+
+def make_like(like, shape: tuple, dtype, stream=0) -> Callable[[list], Any]:
+    """Make a function that makes one array after another as `new_like` does, and adds its address to a list."""
+    if library_of(like) == "torch":
+        return _make_like_torch(like, shape, _torch_dtype(dtype))
+    if library_of(like) == "cupy":
+        kind = type(like)
+
+        def make_cupy(pointers):
+            array = kind(shape, dtype)
+            pointers.append(array.data.ptr)
+            return array
+
+        return make_cupy
+
+    return _make_like_numba(shape, np.dtype(dtype), stream)
+
+
+def _make_like_torch(like, shape, dtype):
+    torch: Any = sys.modules["torch"]
+    shape, device, index = tuple(map(int, shape)), like.device, like.get_device()
+    strides, alone = _torch_strides(shape), torch.cuda.device_count() == 1
+    # The programs that torch.compile makes allocate with this function, on the current device, in half of the time that
+    # the public one takes. It is private: a release may be without it.
+    here = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "_empty_strided_cuda", None)
+
+    def make_tensor(pointers):
+        if here is not None and (alone or torch.cuda.current_device() == index):
+            array = here(shape, strides, dtype)
+        else:
+            array = torch.empty_strided(shape, strides, dtype=dtype, device=device)
+        pointers.append(array.data_ptr())
+        return array
+
+    return make_tensor
+
+
+def _torch_strides(shape):
+    """The strides of a contiguous tensor, in elements: an axis of length 0 counts as one of 1."""
+    return tuple(math.prod(max(n, 1) for n in shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+@functools.cache
+def _torch_dtype(dtype):
+    return getattr(sys.modules["torch"], name_of(dtype))
+
+
+# -- Numba -----------------------------------------------------------------------------------------
+
+
+def _make_like_numba(shape, dtype, stream):
+    size = ceil_div(math.prod(shape) * dtype.itemsize, UNIT) * UNIT
+    if not on_gpu() or not 0 < size <= MAX_BYTES:
+
+        def make_one(pointers):
+            array = allocate("the result", shape, dtype, stream)
+            pointers.append(address_of(array))
+            return array
+
+        return make_one
+    like = allocate("the result", shape, dtype, stream)
+    (key, _), make = array_key(like), make_array_in(like)
+    lend = _lender_of(cuda.get_current_device().id).lend
+
+    def make_numba(pointers):
+        loan = lend(size)
+        address, _ = loan.block
+        array = make(loan, address)
+        array._gpukit_place = key, address  # what `array_key` would find
+        pointers.append(address)
+        return array
+
+    return make_numba
+
+
+class Loan:
+    """Memory that goes back when this does; the arrays in it keep it alive."""
+
+    __slots__ = ("_give_back", "block")
+
+    def __init__(self, block: tuple, give_back: Callable):
+        self.block, self._give_back = block, give_back
+
+    def __del__(self):
+        self._give_back(self.block)
+
+
+class Lender:
+    """Memory of a device for one array after another: what comes back is lent again.
+
+    When an array is gone, work that uses it may be under way, on any stream. Therefore the device is waited for first,
+    once for many arrays. Numba does the same when it frees memory.
+
+    Attributes
+    ----------
+    ready : dict of list
+        By size, blocks that no work uses: (address, device array of the bytes).
+    back : deque
+        Blocks that came back since the device was waited for. Finalisers append them, at any moment, in any thread.
+    made : int
+        Bytes allocated since memory was last let go.
+    """
+
+    def __init__(self, device: int):
+        self.device, self.ready, self.back, self.made = device, collections.defaultdict(list), collections.deque(), 0
+        self._lock = threading.RLock()  # a finaliser may come here, too
+
+    def lend(self, size: int) -> Loan:
+        """Lend so many bytes."""
+        try:
+            return Loan(self.ready[size].pop(), self.back.append)
+        except IndexError:
+            with self._lock, cuda.gpus[self.device]:
+                return Loan(self._find(size), self.back.append)
+
+    def _find(self, size):
+        if len(self.back) >= MAX_BACK or sum(memory.size for _, memory in [*self.back]) >= MAX_BYTES:
+            self._wait()
+        if self.ready[size]:
+            return self.ready[size].pop()
+        if self.made + size > MAX_MADE:  # for sizes that may not be asked for again
+            self.ready.clear()
+            self.made = 0
+        self.made += size
+        try:
+            memory = allocate("the result", (size,), np.uint8, 0)
+        except MemoryError:
+            self.free()
+            memory = allocate("the result", (size,), np.uint8, 0)
+        return address_of(memory), memory
+
+    def free(self):
+        """Let go of all that is not lent; Numba waits for the device."""
+        with self._lock:
+            self.ready.clear()
+            self.back.clear()
+
+    def _wait(self):
+        """Make ready what has come back. What comes back during the wait may be in use after it."""
+        came = [self.back.popleft() for _ in range(len(self.back))]
+        try:
+            cuda.synchronize()
+        except cuda_api_error():  # while launches are captured for a graph
+            self.back.extend(came)
+            return
+        for block in came:
+            self.ready[block[1].size].append(block)
+
+
+#: By device.
+_lenders: dict[int, Lender] = {}
+
+
+def _lender_of(device):
+    return _lenders.setdefault(device, Lender(device))
+
+
+def free_lent_memory():
+    """Let go of the memory of arrays that are gone."""
+    for lender in [*_lenders.values()]:
+        lender.free()

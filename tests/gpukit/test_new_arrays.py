@@ -1,0 +1,190 @@
+"""New arrays of any library, and memory that is lent to one array of Numba after another."""
+
+import random
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gpukit import indexing
+from gpukit._host import new_arrays
+from gpukit._host.keys import array_key
+from gpukit._host.new_arrays import Lender, make_like
+from gpukit._numba import cuda_api_error, device_array_class, make_array_in
+from gpukit.backend import cuda
+
+LIBRARIES = ["numba", *(pytest.param(name, marks=pytest.mark.gpu) for name in ("torch", "devices", "public", "cupy"))]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_new_outputs_are_those_of_their_library(library, monkeypatch):
+    if library == "numba":
+        make_empty: object = cuda.device_array
+    elif library == "cupy":
+        make_empty = pytest.importorskip("cupy").empty
+    else:
+        torch = pytest.importorskip("torch")
+
+        def make_empty(shape, dtype):
+            return torch.empty(shape, dtype=getattr(torch, dtype), device="cuda")
+
+        if library == "devices":  # several of them
+            monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        elif library == "public":  # a release without the private function
+            monkeypatch.delattr(torch._C._dynamo.guards, "_empty_strided_cuda", raising=False)
+    like = make_empty(3, "float32")
+    for shape in ((), (5,), (3, 4), (0, 3), (3, 0), (1, 2, 1), (1500, 1000)):
+        for dtype in ("float16", "uint8", "float64"):
+            make, expected = make_like(like, shape, np.dtype(dtype)), array_key(make_empty(shape, dtype))[0]
+            addresses = []
+            made = [make(addresses) for _ in range(3)]
+            assert all(type(array) is type(like) for array in made)
+            assert list(map(array_key, made)) == [(expected, at) for at in addresses]
+            assert len(set(addresses)) == 3 or 0 in shape
+
+
+def test_an_array_in_memory_of_another():
+    """It has all that an array of its own memory has."""
+    kind, keeper = device_array_class(), object()
+    like = kind((3, 4), (16, 4), np.float32, gpu_data=SimpleNamespace(context="a context"))
+    array, other = (make_array_in(like)(keeper, address) for address in (4096, 8192))
+    assert type(array) is kind and vars(like).keys() == vars(array).keys()
+    interface = {"shape": (3, 4), "strides": None, "data": (4096, False), "typestr": "<f4", "stream": None}
+    assert array.__cuda_array_interface__ == interface | {"version": 3}
+    assert array.gpu_data.owner is keeper and array.gpu_data.size == 48 and array.gpu_data.context == "a context"
+    assert other.device_ctypes_pointer.value == 8192
+
+
+@pytest.fixture
+def host(monkeypatch):
+    """What a lender asks of ``cuda``; ``during`` happens while it waits."""
+    host = SimpleNamespace(waits=0, during=lambda: None, gpus=cuda.gpus)
+
+    def synchronize():
+        host.waits += 1
+        host.during()
+
+    host.synchronize = synchronize
+    monkeypatch.setattr(new_arrays, "cuda", host)
+    return host
+
+
+def test_memory_is_lent_again_only_after_a_wait(host, monkeypatch):
+    monkeypatch.setattr(new_arrays, "MAX_BYTES", 20 * 512)
+    monkeypatch.setattr(new_arrays, "MAX_MADE", 200 * 512)
+    lender, rng, live, in_use, seen, again = Lender(0), random.Random(1), [], set(), set(), 0
+
+    def let_go():
+        in_use.add(live.pop(rng.randrange(len(live))).block[0])
+
+    def during():
+        in_use.clear()
+        if live:  # another thread lets go of an array
+            let_go()
+
+    host.during = during
+    for _ in range(2000):
+        if live and rng.random() < len(live) / 20:
+            let_go()
+            continue
+        size = 512 * rng.randint(1, 3)
+        loan = lender.lend(size)
+        address, memory = loan.block
+        assert memory.size == size and address not in in_use | {other.block[0] for other in live}
+        again += address in seen
+        seen.add(address)
+        live.append(loan)
+    assert host.waits > 20 and again > 200
+
+
+def test_many_arrays_cost_one_wait(host):
+    lender = Lender(0)
+    for _ in range(20 * new_arrays.MAX_BACK):
+        lender.lend(512)
+    assert host.waits == 19 and len(lender.back) + len(lender.ready[512]) == new_arrays.MAX_BACK
+    large = 2 * new_arrays.MAX_BYTES // 3
+    addresses = {lender.lend(size).block[0] for size in (1024, large, large)}
+    assert host.waits == 20  # for the small ones
+    assert lender.lend(large).block[0] in addresses and host.waits == 21
+
+
+def test_memory_that_cannot_be_waited_for_stays_back(host):
+    """Launches are being captured: the device cannot be waited for, and new memory is allocated."""
+
+    def refuse():
+        raise cuda_api_error()(900, "the stream is capturing")
+
+    host.during, lender = refuse, Lender(0)
+    addresses = {lender.lend(512).block[0] for _ in range(3 * new_arrays.MAX_BACK)}
+    assert len(lender.back) == len(addresses) == 3 * new_arrays.MAX_BACK
+
+
+def test_lent_memory_is_let_go_where_there_is_none_left(host, monkeypatch):
+    lender, allocate, kept = Lender(0), new_arrays.allocate, []
+    for _ in range(3):
+        lender.lend(512)
+
+    def refuse(*args):
+        if lender.back or lender.ready:
+            raise MemoryError("no room")
+        return allocate(*args)
+
+    monkeypatch.setattr(new_arrays, "allocate", refuse)
+    kept.append(lender.lend(1024))
+    assert not lender.back and not any(lender.ready.values())
+
+
+def test_threads_never_share_memory(host):
+    lender, taken, wrong = Lender(0), set(), []
+
+    def work(seed):
+        rng, live = random.Random(seed), []
+        for turn in range(400):
+            if live and (rng.random() < 0.5 or turn > 300):
+                taken.discard(live[-1].block[0])
+                live.pop()
+            elif turn < 300:
+                live.append(lender.lend(512))
+                if live[-1].block[0] in taken:
+                    wrong.append(seed)
+                taken.add(live[-1].block[0])
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and host.waits
+
+
+@cuda.jit
+def copy_late(x, out, milliseconds):
+    for _ in range(milliseconds):
+        cuda.nanosleep(1_000_000)
+    i = cuda.grid(1)
+    if i < x.size:
+        out[i] = x[i]
+
+
+@pytest.mark.gpu
+def test_results_of_numba_are_kept_while_they_are_used():
+    n, late = 1000, cuda.stream()
+    x, zeros = cuda.to_device(np.arange(n, dtype=np.float64)), cuda.to_device(np.zeros(n))
+    outs = [cuda.device_array(n) for _ in range(5)]
+    for turn, out in enumerate(outs):
+        first = indexing.axpy(turn, x, zeros)
+        part = indexing.axpy(turn, x, zeros)[10:20]
+        cuda.synchronize()
+        copy_late[4, 256, late](first, out, 20)
+        del first  # the launch on the other stream still reads it
+        results = [indexing.axpy(k, x, zeros) for k in range(50)]
+        for _ in range(3 * new_arrays.MAX_BACK):
+            indexing.axpy(-1.0, x, zeros)
+        for k, result in enumerate(results):
+            np.testing.assert_array_equal(result.copy_to_host(), k * np.arange(n))
+        np.testing.assert_array_equal(part.copy_to_host(), turn * np.arange(10, 20))
+        np.testing.assert_array_equal(indexing.axpy(1, part, part).copy_to_host(), 2 * turn * np.arange(10, 20))
+    cuda.synchronize()
+    for turn, out in enumerate(outs):
+        np.testing.assert_array_equal(out.copy_to_host(), turn * np.arange(n))
