@@ -38,6 +38,10 @@ def pytest_sessionfinish(session):
         gc.disable()
 
 
+def pytest_collection_finish():
+    gc.freeze()  # the collector of garbage would visit all modules, again and again
+
+
 def pytest_collection_modifyitems(items):
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:

@@ -50,7 +50,7 @@ from numba.cuda.compiler import (
     ExternFunction,
     compile_extra,
 )
-from numba.cuda.core import ir, sigutils
+from numba.cuda.core import ir, postproc, sigutils, transforms
 from numba.cuda.core.compiler_lock import global_compiler_lock
 from numba.cuda.core.compiler_machinery import FunctionPass, PassManager, register_pass
 from numba.cuda.core.controlflow import CFGraph
@@ -193,6 +193,32 @@ def has_ufunc(ufunc) -> bool:
 def vector_parts(type_) -> tuple:
     """(type of an element, number of elements) of a vector type."""
     return type_.base_type, type_.num_elements
+
+
+@contextlib.contextmanager
+def quick_passes():
+    """Let the passes of the front end leave out what they compute for generators only, as in numba-cuda-mlir.
+
+    After each pass they look for the variables that live at the start of each block.
+    """
+    whole = postproc.PostProcessor.run
+
+    def run(self, emit_dels=False, extend_lifetimes=False):
+        function = self.func_ir
+        if function.is_generator:
+            whole(self, emit_dels, extend_lifetimes)
+            return
+        function.blocks = transforms.canonicalize_cfg(function.blocks)
+        function.variable_lifetime = postproc.VariableLifetime(function.blocks)
+        function.generator_info = None
+        if emit_dels:
+            self._insert_var_dels(extend_lifetimes=extend_lifetimes)
+
+    postproc.PostProcessor.run = run
+    try:
+        yield
+    finally:
+        postproc.PostProcessor.run = whole
 
 
 @contextlib.contextmanager

@@ -88,6 +88,8 @@ MAX_CONFIGURATION = 5
 annotated_signature = decorators._extract_signature_from_annotations
 #: Passes that make code for a GPU.
 BACK_END = (IRLegalization, AnnotateTypes, MLIRBackend)
+#: Its passes compute nothing that is not needed.
+quick_passes = contextlib.nullcontext
 #: Modules that hold the host functions.
 HOST_MODULES = (cuda, _copy, host_api)
 #: Functions of the copy in whose place numba-cuda-mlir has its own: {function of the copy: its own}.

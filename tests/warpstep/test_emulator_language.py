@@ -3,6 +3,7 @@
 Each construct against plain Python or NumPy, with the results a device gives.
 """
 
+import gc
 import math
 from collections import namedtuple
 from enum import IntEnum
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from numba.cuda.random import init_xoroshiro128p_states_cpu, xoroshiro128p_dtype, xoroshiro128p_uniform_float32
 
 from warpstep import KernelError, cuda
+from warpstep._numba import NUMBA_ERRORS
 
 RNG = np.random.default_rng(20261121)
 FULL = 0xFFFFFFFF
@@ -1065,3 +1067,44 @@ def test_functions_of_the_grid_group_can_be_overloaded():
     out = fill(8)
     measure[2, 4](out)
     assert (out == 8).all()
+
+
+def half(x):
+    """Has implementations for kernels only."""
+
+
+def test_an_overload_counts_from_when_it_is_registered():
+    @cuda.jit
+    def halve(x, out):
+        out[0] = half(x)
+
+    @cuda.extending.overload(half)
+    def _half_integer(x):
+        return (lambda x: x // 2) if isinstance(x, cuda.types.Integer) else None
+
+    out = np.zeros(1)
+    halve[1, 1](7, out)
+    assert out[0] == 3
+    with pytest.raises(NUMBA_ERRORS, match="half"):
+        halve[1, 1](7.0, out)
+
+    @cuda.extending.overload(half)
+    def _half_float(x):
+        return (lambda x: x / 2) if isinstance(x, cuda.types.Float) else None
+
+    halve[1, 1](7.0, out)
+    assert out[0] == 3.5
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_of_garbage_is_as_it_was_after_compiling(enabled):
+    @cuda.jit
+    def write(x):
+        x[0] = 1
+
+    (gc.enable if enabled else gc.disable)()
+    try:
+        write[1, 1](np.zeros(1))
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()

@@ -10,6 +10,7 @@ import collections
 import contextlib
 import dis
 import functools
+import gc
 import types as python_types
 import weakref
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ from warpstep._numba import (
     gpu_target,
     make_concrete_template,
     own_ir,
+    quick_passes,
     register_pass,
     signature,
     types,
@@ -107,11 +109,36 @@ class _Annotation(_FrontEnd):
         return [shown]
 
 
+#: Types of functions that return the same type for the same types of plain arguments, and of plain arguments.
+_BUILT_IN = types.Function, types.NumberClass
+_PLAIN = types.Number, types.Boolean, types.Literal, types.Array, types.RangeType, types.RangeIteratorType
+
+
+def _is_plain(type_):
+    """True for an argument through which nothing can be called."""
+    return isinstance(type_, _PLAIN) or (isinstance(type_, types.BaseTuple) and all(map(_is_plain, type_.types)))
+
+
 class _TypingContext(CUDATypingContext):
     """numba-cuda's typing context, where functions that a kernel calls are typed and not compiled (no GPU is needed).
 
     It is the emulator's own, so numba-cuda never takes a function that was only typed here for a compiled one.
     """
+
+    def __init__(self):
+        #: Signatures of calls of Numba's own functions. It tries dozens of templates for each ``+``.
+        self._resolved = {}
+        super().__init__()
+
+    def resolve_function_type(self, func, args, kws):
+        flags = ConfigStack.top_or_none()
+        known = not isinstance(func, types.Type) or type(func) in _BUILT_IN
+        if flags is None or kws or not known or not all(map(_is_plain, args)):
+            return super().resolve_function_type(func, args, kws)
+        key = func, tuple(args), flags.error_model, flags.compute_capability
+        if key not in self._resolved:
+            self._resolved[key] = super().resolve_function_type(func, args, kws)
+        return self._resolved[key]
 
     def resolve_value_type(self, val):
         if isinstance(val, ExternFunction):
@@ -131,9 +158,11 @@ class _TypingContext(CUDATypingContext):
         return super()._resolve_user_function_type(func, args, kws, literals)
 
     def insert_function(self, ft):
+        self._resolved.clear()
         super().insert_function(_typed_only(type(ft))(self))
 
     def _insert_global(self, gv, gty):
+        self._resolved.clear()
         if isinstance(gty, types.Function):
             gty = types.Function([_typed_only(template) for template in gty.templates])
         super()._insert_global(gv, gty)
@@ -359,8 +388,20 @@ def compiling(debug: bool, compute_capability: tuple) -> Iterator[CUDAFlags]:
     flags.no_cfunc_wrapper = True
     flags.error_model = "python" if debug else "numpy"
     flags.compute_capability = compute_capability
-    with global_compiler_lock, gpu_target(), ConfigStack().enter(flags):
+    with global_compiler_lock, gpu_target(), quick_passes(), _without_collector(), ConfigStack().enter(flags):
         yield flags
+
+
+@contextlib.contextmanager
+def _without_collector():
+    """Let no garbage be collected: a compiler makes little, and the collector visits all of Numba each time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def call_template(dispatcher, args, kws, declared=None) -> tuple:
