@@ -51,8 +51,8 @@ def test_the_findings_are_those_that_the_page_marks(code):
 #: What the emulator says of each wrong example: the kind of a finding or of advice, or the class of an error.
 EFFECTS = {
     "GK101": "float64", "GK102": "float64", "GK103": "float64", "GK104": "int64-division", "GK201": "out-of-bounds",
-    "GK202": "barrier-divergence", "GK203": "race", "GK204": "race", "GK301": "TypingError", "GK302": "TypingError",
-    "GK303": "TypingError", "GK304": "ValueError", "GK305": "LaunchError",
+    "GK202": "barrier-divergence", "GK203": "race", "GK204": "race", "GK205": "race", "GK301": "TypingError",
+    "GK302": "TypingError", "GK303": "TypingError", "GK304": "ValueError", "GK305": "LaunchError",
 }  # fmt: skip
 
 
@@ -102,6 +102,42 @@ def test_no_correct_kernel_is_blamed_and_wrong_ones_at_their_lines():
     for name, findings in found.items():
         lines = bugs.PLANTED[name].lines("bug") | bugs.PLANTED[name].lines("other")
         assert {line for line, _ in findings} <= lines
+
+
+#: Updates of one element, after `i = cuda.grid(1)`; True where many threads certainly make them.
+UPDATES = {
+    "out[0] += x[i]": True,
+    "out[0] = out[0] + x[i]": True,
+    "out[0] = max(x[i], out[0])": True,
+    "out[cuda.blockIdx.x] *= x[i]": True,
+    "if i >= x.size:\n    return\nout[0] += x[i]": True,
+    "if not (i < 0 or i >= x.size):\n    if x[i] > 0.5:\n        out[0] += 1": True,
+    "if i == 0:\n    out[1] = 3\nout[0] += x[i]": True,
+    "for k in range(3):\n    out[k] += x[i]": True,
+    "while i < x.size:\n    out[0] += x[i]\n    i += cuda.gridsize(1)": True,
+    "tile = cuda.shared.array(1, float32)\ntile[0] += x[i]": True,
+    "out[i] += x[i]": False,
+    "out[0] = x[0]": False,
+    "out[int(x[i])] += 1": False,
+    "sums = cuda.local.array(1, float32)\nsums[0] += x[i]": False,
+    "if i == 0:\n    out[0] += x[i]": False,
+    "if i != 0:\n    return\nout[0] += x[i]": False,
+    "if x.size > 9:\n    if i != 0:\n        return\nout[0] += x[i]": False,
+    "if i > 0:\n    pass\nelse:\n    out[0] += x[i]": False,
+    "if i < 1 and x.size > 3:\n    out[0] += x[i]": False,
+    "if i >= x.size - 1:\n    out[0] += x[i]": False,
+    "for k in range(256):\n    if k == i:\n        out[0] += x[i]\n    cuda.syncthreads()": False,
+    "while cuda.atomic.cas(out, 1, 0, 1) != 0:\n    pass\nout[0] += x[i]": False,
+    "lock(out)\nout[0] += x[i]": False,
+    "where = find(out)\nout[int(where)] += x[i]": False,
+}
+
+
+@pytest.mark.parametrize("body", UPDATES)
+def test_an_update_by_many_threads(body):
+    assert ("GK205" in kernel(f"i = cuda.grid(1)\n{body}")) == UPDATES[body]
+    assert "GK205" not in kernel(f"i = cuda.grid(1)\n{body}", "kernel[100, 1](x, out)")
+    assert "GK205" not in kernel(f"i = out[1]\n{body}".replace("blockIdx", "blockDim"))
 
 
 # -- types -------------------------------------------------------------------------------------------------------------

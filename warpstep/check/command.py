@@ -23,6 +23,7 @@ NAMES = {
     "GK202": "divergent-barrier",
     "GK203": "range-without-step",
     "GK204": "missing-barrier",
+    "GK205": "update-without-atomic",
     "GK301": "shape-not-constant",
     "GK302": "numpy-in-kernel",
     "GK303": "kernel-returns-value",

@@ -10,6 +10,7 @@ from typing import Any
 from warpstep.check import hosts
 from warpstep.check.numpy_functions import METHODS, MISSING, RANDOM
 from warpstep.check.source import Kernel, Source, type_name
+from warpstep.check.updates import is_update, leaves_many, may_take_turns
 from warpstep.check.values import NONE, UNKNOWN, Value, atom, combine, constant, is_exact, join, multiply, number
 
 _AXES = {"x": "0", "y": "1", "z": "2"}
@@ -61,9 +62,11 @@ class State:
     guards: frozenset = NONE
     #: Stores to shared memory since the last barrier: (array, indices, node, in a branch of a few threads).
     stores: tuple = ()
+    #: True if a test on the way here may have left one thread.
+    few: bool = False
 
     def copy(self):
-        return State(dict(self.names), self.guards, self.stores)
+        return replace(self, names=dict(self.names))
 
 
 class Walk:
@@ -86,11 +89,15 @@ class Walk:
         for position, name in enumerate(kernel.parameters):
             self.state.names[name] = self._parameter(name, position)
         self.overruns = any(map(_may_overrun, self.launches))
+        #: True if threads may take turns in a way that the walk does not see.
+        self.in_turns = kernel.device or may_take_turns(kernel.node, self.scope) or any(map(_has_one, self.launches))
 
     def run(self):
         self.body(self.kernel.node.body)
         if self.float64 or not self.float32:
             self.found = {key: f for key, f in self.found.items() if f[0] not in ("GK101", "GK102")}
+        if self.in_turns:
+            self.found = {key: f for key, f in self.found.items() if f[0] != "GK205"}
         return self.found
 
     def report(self, code, node, message):
@@ -147,12 +154,16 @@ class Walk:
                 value = self.value(node.value)
                 for target in node.targets:
                     self.assign(target, value, node.value)
+                    if isinstance(target, ast.Subscript) and is_update(target, node.value):
+                        self._check_update(target)
             case ast.AnnAssign(value=ast.expr()):
                 self.assign(node.target, self.value(node.value), node.value)
             case ast.AugAssign():
                 load = ast.copy_location(_loaded(node.target), node.target)
                 value = self.operate(node, node.op, load, node.value)
                 self.assign(node.target, value, node.value)
+                if isinstance(node.target, ast.Subscript):
+                    self._check_update(node.target)
             case ast.If():
                 return self.branch(node)
             case ast.For():
@@ -190,13 +201,15 @@ class Walk:
 
     def branch(self, node):
         test = self.value(node.test)
+        few = [self.state.few or not leaves_many(self.value, node.test, holds) for holds in (True, False)]
         self.branches.append(test.tags)
-        before = self.state
+        before, left = self.state, self.state.few
         outcomes = []
-        for body in (node.body, node.orelse):
-            self.state = before.copy()
-            self.state.guards = before.guards | test.tests
-            outcomes.append((self.body(body), self.state))
+        for body, is_few in zip((node.body, node.orelse), few, strict=True):
+            self.state = replace(before.copy(), guards=before.guards | test.tests, few=is_few)
+            end = self.body(body)
+            left |= self.state.few and not (is_few or end)
+            outcomes.append((end, self.state))
         self.branches.pop()
         alive = [state for end, state in outcomes if not end]
         if not alive:
@@ -205,7 +218,7 @@ class Walk:
         if len(alive) == 1:
             self.state = alive[0]
             return ""
-        self.state = State(_join(alive[0].names, alive[1].names, node, test), before.guards, ())
+        self.state = State(_join(alive[0].names, alive[1].names, node, test), before.guards, (), left)
         self.state.stores = _common(before, *alive)
         return ""
 
@@ -215,19 +228,20 @@ class Walk:
         names = before.names
         for silent in (1, 0):
             self.silent += silent
-            self.state = State(dict(names), before.guards, before.stores)
+            self.state = replace(before, names=dict(names))
             if enter:
                 tags = self.value(node.iter).tags
                 enter()
             else:
                 test = self.value(node.test)
                 tags, self.state.guards = test.tags, before.guards | test.tests
+                self.state.few |= not leaves_many(self.value, node.test, True)
             self.branches.append(tags)
             self.body(node.body)
             self.branches.pop()
             self.silent -= silent
             names = _join(before.names, self.state.names, node, None)
-        self.state = State(names, before.guards, _common(before, self.state))
+        self.state = replace(before, names=names, stores=_common(before, self.state))
         self.body(node.orelse)
 
     def turns(self, node):
@@ -316,6 +330,14 @@ class Walk:
                     f"{ast.unparse(node)} was written by another thread in line {line}: cuda.syncthreads() between them"
                 )
                 self.report("GK204", node, text)
+
+    def _check_update(self, node):
+        """GK205."""
+        array, index = self.value(node.value), self.indices(node.slice)
+        known = array.kind == "array" and array.space in ("global", "shared") and all(i.kind == "int" for i in index)
+        if known and not self.state.few and not any(v.varies for v in (array, *index)):
+            text = f"many threads update {ast.unparse(node)} at once, and all but one of the updates are lost: "
+            self.report("GK205", node, f"{text}use cuda.atomic, or a sum of the block first")
 
     # -- expressions --
 
@@ -580,6 +602,7 @@ class Walk:
             base = self.value(node.func.value)
             if base.kind == "array" and base.space and node.func.attr in METHODS:
                 self.report("GK302", node, f"arrays have no {node.func.attr}() in a kernel: {METHODS[node.func.attr]}")
+        self.in_turns = True  # for all that is known here
         self._orders(node)
         return Value(tags=tags)
 
@@ -792,6 +815,12 @@ def _subscripted(function):
         ):
             names.add(node.value.id)
     return names
+
+
+def _has_one(launch):
+    """Return True for a launch with one thread per block."""
+    threads = (launch.configuration or [])[1:2]
+    return bool(threads) and ast.unparse(threads[0]) in ("1", "(1,)", "(1, 1)", "(1, 1, 1)")
 
 
 def _may_overrun(launch):
