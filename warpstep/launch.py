@@ -41,7 +41,6 @@ from warpstep.compiler.translate import lower
 from warpstep.errors import KernelError, UnsupportedError
 from warpstep.inspection import InspectedKernel, InspectedOverload
 from warpstep.integers import ceil_div
-from warpstep.limits import DYNAMIC_ALIGNMENT
 from warpstep.machine import pes
 from warpstep.machine.batch import Batch
 from warpstep.machine.progress import Switch
@@ -448,17 +447,7 @@ class Launch:
         #: Makes the machine for some blocks; the debugger has its own.
         self.make_batch: Callable[[Launch, np.ndarray], Batch] = Batch
         self.turns: Turns = None  # type: ignore[assignment] (while it runs)
-        self._addresses = {}
-        address, dynamic = 0, DYNAMIC_ALIGNMENT
-        for key, nbytes in program.static_shared.items():
-            aligned = max(16, program.shared_alignment.get(key, 0))
-            if not nbytes:
-                dynamic = max(dynamic, aligned)
-            else:
-                address = ceil_div(address, aligned) * aligned
-            self._addresses[key] = address
-            address += nbytes
-        self.dynamic_address = ceil_div(address, dynamic) * dynamic
+        self._addresses, self.dynamic_address = program.shared_addresses
 
     def shared_address(self, key) -> int:
         """Byte offset of a static shared array in the block's shared memory."""

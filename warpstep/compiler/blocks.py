@@ -17,7 +17,7 @@ from warpstep.compiler import ops
 from warpstep.compiler.expressions import VARIABLE, Expression, Printer, Trait, variable
 from warpstep.compiler.loops import Loops
 from warpstep.integers import ceil_div
-from warpstep.limits import DYNAMIC_ALIGNMENT
+from warpstep.limits import SHARED_ALIGNMENT
 from warpstep.machine.progress import CHECK_INTERVAL, SHORT_INTERVAL
 
 #: Barriers that are called where no lanes wait, too: what they wait for are not lanes alone.
@@ -25,6 +25,10 @@ ALWAYS = ("grid", "phase", "named")
 
 #: Files of functions that work for the line that calls them: their accesses are that line's, their arithmetic nobody's.
 LIBRARIES: set[str] = set()
+
+
+def _aligned(nbytes, alignment):
+    return ceil_div(nbytes, alignment) * alignment
 
 
 class FrameInfo:
@@ -185,15 +189,32 @@ class Program:
     parameters: list
     blocks: list
 
-    @property
+    @functools.cached_property
     def static_bytes(self) -> int:
-        """Bytes of static shared memory of a block, up to where dynamic shared memory begins if the kernel has some."""
+        """Bytes of static shared memory of a block, up to where dynamic shared memory begins if the kernel has some.
+
+        They are those of the device, whose compiler leaves no gaps.
+        """
         nbytes = sum(self.static_shared.values())
-        if all(self.static_shared.values()):
-            return nbytes
-        dynamic = [key for key, of_array in self.static_shared.items() if not of_array]
-        alignment = max(DYNAMIC_ALIGNMENT, *(self.shared_alignment.get(key, 0) for key in dynamic))
-        return ceil_div(nbytes, alignment) * alignment
+        has_dynamic = not all(self.static_shared.values())
+        return _aligned(nbytes, self.dynamic_alignment) if has_dynamic else nbytes
+
+    @functools.cached_property
+    def dynamic_alignment(self) -> int:
+        """Alignment of dynamic shared memory."""
+        dynamic = [key for key, nbytes in self.static_shared.items() if not nbytes]
+        return max([SHARED_ALIGNMENT, *(self.shared_alignment.get(key, 0) for key in dynamic)])
+
+    @functools.cached_property
+    def shared_addresses(self) -> tuple[dict, int]:
+        """({key of a shared array: its byte offset in a block's shared memory}, that of dynamic shared memory)."""
+        addresses, end = {}, 0
+        for key, nbytes in self.static_shared.items():
+            if nbytes:
+                end = _aligned(end, max(SHARED_ALIGNMENT, self.shared_alignment.get(key, 0)))
+            addresses[key] = end
+            end += nbytes
+        return addresses, _aligned(end, self.dynamic_alignment)
 
     def place_of(self, error):
         """Return (file, line) of the kernel's source where an exception was raised; None if unknown."""

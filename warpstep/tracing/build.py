@@ -295,8 +295,7 @@ def _sectors(cells, name, scale):
 
 def _occupancy(launch, registers):
     limits = device.current()
-    static = sum(ceil_div(n, 16) * 16 for n in launch.program.static_shared.values())
-    shared = static + launch.dynamic_shared
+    shared = launch.program.static_bytes + launch.dynamic_shared
     warps = ceil_div(launch.threads, limits.warp_size)
     max_warps = limits.max_threads_per_multiprocessor // limits.warp_size
     bounds = device.resident_blocks(limits, warps, shared, registers)
