@@ -85,8 +85,8 @@ class Prepared:
     """A kernel with its configuration and arguments, ready to be launched; made by `prepare`.
 
     Call it without arguments to launch with the present ones, or with new ones of the same types: the same dtype,
-    number of dimensions and contiguity of each array. An array elsewhere in memory and another number cost nothing
-    more; another shape costs a little. Several threads may share one: each launch has the arguments of its own call.
+    number of dimensions and contiguity of each array. To find arrays elsewhere in memory costs a fraction of a launch,
+    other shapes cost more. Several threads may share one: each launch has the arguments of its own call.
 
     It keeps the arrays of the last call alive. As after any launch, the work may still be under way when the call
     returns, and an error in the kernel shows at the next synchronisation.
