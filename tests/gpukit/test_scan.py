@@ -379,9 +379,9 @@ def test_segments_of_a_function_that_does_not_commute_and_their_trace():
     def compose(f, g):
         return (f // 1000 * (g // 1000)) % 997 * 1000 + (g // 1000 * (f % 1000) + g % 1000) % 997
 
-    x = np.random.default_rng(2).integers(0, 997000, 5000)
+    numbers = np.random.default_rng(2).integers(0, 997000, 5001)
     offsets = cuda.to_device(np.array([0, 10, 4000, 4000, 5000]))
-    op, device = (compose, 1000), cuda.to_device(x)
+    op, x, device = (compose, 1000), numbers[1:], cuda.to_device(numbers)[1:]  # not at a multiple of 16 bytes
     want = [functools.reduce(compose, map(int, piece), 1000) for piece in np.split(x, [10, 4000, 4000])]
     for _ in range(2):
         assert list(scan.segmented_reduce(device, offsets, op).copy_to_host()) == want
