@@ -45,8 +45,8 @@ REGISTERS = {1: 48, 4: 64}
 OUTSIDE = -1
 
 #: The geometry of a frame: its first element and the distance between its rows, in elements; its size; and the size and
-#: place of its picture in the target.
-FIELDS = ("start", "pitch", "rows", "columns", "height", "width", "top", "left")
+#: place of its picture in the target; and how many rows, and columns, there are for one of the picture.
+FIELDS = ("start", "pitch", "rows", "columns", "height", "width", "top", "left", "down", "across")
 
 
 @cuda.jit(device=True)
@@ -61,12 +61,17 @@ def fields_of_all(geometry, frame):
         uint32(geometry[5]),
         uint32(geometry[6]),
         uint32(geometry[7]),
+        geometry[8],
+        geometry[9],
     )
 
 
 @cuda.jit(device=True)
 def fields_of_each(geometry, frame):
-    """The fields of a frame where each has its own. ``geometry`` is an int64 array of shape (frames, fields)."""
+    """The fields of a frame where each has its own.
+
+    ``geometry`` is an int64 array of shape (frames, fields), with the bits of the last two, which are float64.
+    """
     return (
         uint64(geometry[frame, 0]),
         uint64(geometry[frame, 1]),
@@ -76,6 +81,8 @@ def fields_of_each(geometry, frame):
         uint32(geometry[frame, 5]),
         uint32(geometry[frame, 6]),
         uint32(geometry[frame, 7]),
+        cuda.libdevice.longlong_as_double(geometry[frame, 8]),
+        cuda.libdevice.longlong_as_double(geometry[frame, 9]),
     )
 
 
@@ -95,12 +102,12 @@ def make_fill_rows(row_of):
 
     @cuda.jit(device=True)
     def fill_rows(places, lows, shares, band, fields):
-        _, pitch, n, _, height, _, top, _ = fields
+        _, pitch, n, _, height, _, top, _, scale, _ = fields
         tid = uint32(uint32(cuda.threadIdx.y * uint32(LANES)) + uint32(cuda.threadIdx.x))
         if tid < uint32(BAND):
             # A row above the picture wraps round to a large number: one comparison finds both sides.
             row = uint32(uint32(band + tid) - top)
-            first, second, shares[tid] = row_of(uint32(min(row, uint32(height - uint32(1)))), n, height)
+            first, second, shares[tid] = row_of(uint32(min(row, uint32(height - uint32(1)))), n, height, scale)
             places[tid] = int64(uint64(first) * pitch) if row < height else int64(OUTSIDE)
             lows[tid] = int64(uint64(second) * pitch)
 
@@ -116,10 +123,10 @@ def make_column_at(column_of):
 
     @cuda.jit(device=True)
     def column_at(x, fields):
-        _, _, _, m, _, width, _, left = fields
+        _, _, _, m, _, width, _, left, _, scale = fields
         across = uint32(x - left)
         nearest = uint32(min(uint32(max(x, left) - left), uint32(width - uint32(1))))
-        return across < width, column_of(nearest, m, width)
+        return across < width, column_of(nearest, m, width, scale)
 
     return column_at
 

@@ -56,9 +56,10 @@ class Frames(NamedTuple):
     flat : device array
         Of the images' elements, or of words of four bytes, with one dimension. With two, of channels and pixels: images
         whose pixels do not follow one another, such as planes.
-    geometry : tuple of int, or device array of int64
-        ``fast.FIELDS`` of frames that are alike, or of each frame. Of frames that are alike, ``start`` is the distance
-        from frame to frame. With two dimensions of ``flat``, distances count pixels.
+    geometry : tuple of numbers, or device array of int64
+        ``fast.FIELDS`` of frames that are alike, or of each frame: there, the bits of those that are float64. Of frames
+        that are alike, ``start`` is the distance from frame to frame. With two dimensions of ``flat``, distances count
+        pixels.
     """
 
     flat: Any
@@ -120,7 +121,7 @@ def _channels_apart(array, place):
     frames = array.shape[0] if frame else 1
     count = ((frames - 1) * frame + (rows - 1) * row) // pixel + columns
     flat = device_array_of((CHANNELS, count), (value, pixel), array.dtype, array)
-    return Frames(flat, (frame // pixel, row // pixel, rows, columns, *place))
+    return Frames(flat, _with_scales((frame // pixel, row // pixel, rows, columns, *place)))
 
 
 def from_batch(image: Any, place: Sequence[int], copy: Callable) -> Frames:
@@ -134,7 +135,20 @@ def from_batch(image: Any, place: Sequence[int], copy: Callable) -> Frames:
     pitch = array.strides[0] // item if len(array.shape) == 4 else 0
     flat = window(array, array.dtype, (high - low) // item)
     flat, (geometry,) = _in_words(flat, [(pitch, array.strides[-3] // item, *array.shape[-3:-1], *place)])
-    return Frames(flat, geometry)
+    return Frames(flat, _with_scales(geometry))
+
+
+def _with_scales(fields):
+    """Fields with the last two: quotients of sizes, rounded as OpenCV does. A GPU takes long for a division."""
+    _, _, rows, columns, height, width, _, _ = fields
+    return *fields, 1 / (height / rows), 1 / (width / columns)
+
+
+def _table(fields):
+    """The fields of each frame as int64, with the bits of those that are float64."""
+    numbers = [_with_scales(own) for own in fields]
+    scales = np.array([own[8:] for own in numbers], np.float64)
+    return np.hstack([np.array([own[:8] for own in numbers], np.int64), scales.view(np.int64)])
 
 
 def _in_words(flat, fields):
@@ -216,7 +230,7 @@ def gather(images: list, located: list[tuple[Layout, int]], places: list[tuple],
         ((start - low) // unit, layout.pitch // per, *layout.size, *place)
         for (layout, start), place in zip(located, places, strict=True)
     ]
-    values, buffers = np.array(fields, np.int64), state_of(stream).buffers
+    values, buffers = _table(fields), state_of(stream).buffers
     key = cuda.get_current_device().id, f"geometry of {len(fields)} frames"
     table = buffers.get(key)
     if table is None:
@@ -245,4 +259,4 @@ def pack(images: list, places: list[tuple], stream: Any) -> Frames:
     ]
     flat.copy_to_device(packed, stream=stream)
     flat, fields = _in_words(flat, fields)
-    return Frames(flat, cuda.to_device(np.array(fields, np.int64), stream=stream))
+    return Frames(flat, cuda.to_device(_table(fields), stream=stream))

@@ -121,9 +121,10 @@ class Sampler(NamedTuple):
 
     Attributes
     ----------
-    row : device function of (y, n, size)
-        (first, second, share): the rows with a share in row y, and the share of the second.
-    column : device function of (x, n, size)
+    row : device function of (y, n, size, scale)
+        (first, second, share): the rows with a share in row y, and the share of the second. ``scale`` is n / size, with
+        OpenCV's roundings.
+    column : device function of (x, n, size, scale)
         The same of columns, in the form that ``one`` and ``both`` take.
     one : device function of (image, line, column)
         The three channels where one row counts alone. ``line`` is the index of the row's first element.
@@ -148,7 +149,13 @@ class Sampler(NamedTuple):
 
 
 @cuda.jit(device=True)
-def neighbours_fixed(x, n, size):
+def neighbours_exact(x, n, size, _):
+    """``neighbours`` in the form of a sampler."""
+    return neighbours(x, n, size)
+
+
+@cuda.jit(device=True)
+def neighbours_fixed(x, n, size, _):
     """``neighbours`` with the share in 2048ths."""
     first, second, share = neighbours(x, n, size)
     return first, second, fixed(share)
@@ -156,14 +163,14 @@ def neighbours_fixed(x, n, size):
 
 @functools.cache
 def make_column_of_values(place, step=3):
-    """Make ``column_of_values(x, n, size)``: (index in a row of the first pixel, of the second, its share).
+    """Make ``column_of_values(x, n, size, scale)``: (index in a row of the first pixel, of the second, its share).
 
     From pixel to pixel an index grows by ``step``: 1 in an array that has the channels as its first axis.
     """
 
     @cuda.jit(device=True)
-    def column_of_values(x, n, size):
-        first, second, share = place(x, n, size)
+    def column_of_values(x, n, size, scale):
+        first, second, share = place(x, n, size, scale)
         return uint32(uint32(step) * first), uint32(uint32(step) * second), share
 
     return column_of_values
@@ -226,13 +233,13 @@ def make_both_rows(mix):
 
 
 @cuda.jit(device=True)
-def column_of_words(x, n, size):
+def column_of_words(x, n, size, scale):
     """Locate two neighbouring pixels in words, in images of two columns or more: (begin, more words, late, shares).
 
     Their bytes begin in word ``begin``, ``late`` bits after its first, and reach into so many more words. ``shares``
     has both shares as the halves of a word. A second pixel without a share is left out.
     """
-    first, second, share = neighbours_fixed(x, n, size)
+    first, second, share = neighbours_fixed(x, n, size, scale)
     if first == second:  # beyond the centres at the borders one of the two has no share
         share = int32(0) if first == uint32(0) else int32(ONE)
         first = uint32(max(first, uint32(1)) - uint32(1))
@@ -279,9 +286,8 @@ def both_rows_of_words(words, line, low, column, y):
 
 
 @cuda.jit(device=True)
-def nearest_place(x, n, size):
-    """Find the source pixel under the corner of the target's, with both of OpenCV's roundings in float64."""
-    scale = float64(1) / (float64(size) / float64(n))
+def nearest_place(x, n, size, scale):
+    """Find the source pixel under the corner of the target's."""
     first = uint32(float64(x) * scale)
     return first, first, int32(0)
 
@@ -302,9 +308,9 @@ def one_pixel_of_both(image, line, low, column, y):
 
 
 @cuda.jit(device=True)
-def nearest_column_of_words(x, n, size):
+def nearest_column_of_words(x, n, size, scale):
     """Locate a pixel in words: (begin, more words, late) as in `column_of_words`."""
-    first, _, _ = nearest_place(x, n, size)
+    first, _, _ = nearest_place(x, n, size, scale)
     place = uint32(uint32(3) * first)
     begin, end = uint32(place >> uint32(2)), uint32(uint32(place + uint32(2)) >> uint32(2))
     return begin, uint32(end - begin), uint32(uint32(place & uint32(3)) << uint32(3))
@@ -340,8 +346,8 @@ WORDS = Sampler(
 )
 #: Bilinear, of float32.
 FLOATS = Sampler(
-    row=neighbours,
-    column=make_column_of_values(neighbours),
+    row=neighbours_exact,
+    column=make_column_of_values(neighbours_exact),
     one=make_one_row(mix_floats, float32),
     both=make_both_rows(mix_floats),
     share=float32,
