@@ -51,8 +51,9 @@ MAX_DOUBT = 1 / 32
 #: Adding 1.5 * 2**23 rounds a float32 to a whole number, which the sum's bits then exceed by those of this constant.
 ROUNDER, ROUNDER_BITS = np.float32(1.5 * 2**23), np.uint32(0x4B400000)
 HALF = np.float32(0.5)
-#: Values of a thread whose bins are found at once: for more there are too few registers.
-TOGETHER = 4
+#: Values of a thread whose bins are found at once, and sums of blocks that it reads at once: for more there are too few
+#: registers.
+TOGETHER, SUMS = 4, 4
 
 
 # -- for reading ----------------------------------------------------------------------------------------------------
@@ -258,6 +259,7 @@ def make_private(even, name, vector, where, offset=0):
     def private(x, counts, partial, finished, edges, bins, shift, staged, low, high, first, scale, doubt):
         own, last = cuda.shared.array(0, uint32), cuda.shared.array(1, uint32)
         held, after = cuda.local.array(vector, x.dtype), cuda.local.array(vector, x.dtype)
+        sums = cuda.local.array(SUMS, uint64)
         tid, threads, bins, shift = uint32(cuda.threadIdx.x), uint32(cuda.blockDim.x), uint32(bins), uint32(shift)
         size, step = uint64(x.size), uint64(cuda.gridDim.x) * uint64(threads) * uint64(vector)
         at = (uint64(cuda.blockIdx.x) * uint64(threads) + uint64(tid)) * uint64(vector)
@@ -318,9 +320,15 @@ def make_private(even, name, vector, where, offset=0):
         if last[0] == uint32(cuda.gridDim.x - 1):
             b = tid
             while b < bins:
-                counts[b] = int64(partial[b])
-                partial[b] = uint64(0)
-                b = uint32(b + threads)
+                for k in range(SUMS):  # all loads come before the first store, which each would wait for
+                    more = uint32(b + uint32(uint32(k) * threads))
+                    sums[k] = partial[more if more < bins else b]
+                for k in range(SUMS):
+                    more = uint32(b + uint32(uint32(k) * threads))
+                    if more < bins:
+                        counts[more] = int64(sums[k])
+                        partial[more] = uint64(0)
+                b = uint32(b + uint32(uint32(SUMS) * threads))
 
     return private
 
@@ -513,8 +521,11 @@ def _histogram(problem: Problem):
 
 
 def _grid(size, vector, slots, few):
-    """(Blocks, threads of a block): one block for few elements, which then need not wait for others."""
-    if size <= 2 * MIN_ELEMENTS and few:
+    """(Blocks, threads of a block): one block for few elements, which then need not wait for others.
+
+    More elements are few where there are many counters, which blocks would have to add up.
+    """
+    if size <= 2 * (MIN_ELEMENTS + slots) and few:
         return 1, min(2 * THREADS, max(4 * WARP, next_power_of_two(max(ceil_div(size, vector), slots))))
     most = BLOCKS * cuda.get_current_device().MULTIPROCESSOR_COUNT
     return min(ceil_div(size, max(MIN_ELEMENTS, THREADS * vector)), most), THREADS
