@@ -10,7 +10,7 @@ Each kernel reads M N values and writes M N values, so the plain copy is the cei
 6. `tall`: larger tiles, and every thread loads all of its values before it stores the first.
 7. `wide`: 128-bit accesses; a thread transposes 4 x 4 elements in its registers. `wide_pairs`: 2 x 2 of 8 bytes.
    `wide_copy`: its control.
-8. `thin`: few rows or columns. `gather`: few elements. `line`: a single row or column.
+8. `thin`: few rows or columns. `line`: a single row or column.
 
 The kernels move bits: ``transpose`` passes elements of any type as unsigned integers of the same size.
 """
@@ -411,28 +411,12 @@ def thin(dtype):
     return thin
 
 
-# -- few elements, and a single row or column ------------------------------------------------------
+# -- few elements, and a single row or column ------------------------------------------------------------------------
 
-#: Elements up to which `gather` is the fastest, of any matrix and of one with few rows or columns.
-GATHER_MAX, GATHER_MAX_THIN = 1 << 16, 1 << 20
-#: Threads of a block of `gather` and `line`, and accesses of a thread of each. With 4 in `gather` few elements wait for
-#: its longer code: 7 x 1014 took 5.7 us instead of 5.2 on an H200.
-FLAT_THREADS, GATHER_LOADS, FLAT_LOADS = 256, 2, 4
-
-
-@cuda.jit
-def gather(a, out):
-    """Threads take the elements of out in their order: few instructions, and no barrier."""
-    held = cuda.local.array(GATHER_LOADS, a.dtype)
-    rows, size = uint32(a.shape[0]), uint32(out.size)
-    first = uint32(cuda.blockIdx.x * (FLAT_THREADS * GATHER_LOADS) + cuda.threadIdx.x)
-    for k in range(GATHER_LOADS):
-        i = min(uint32(first + uint32(k * FLAT_THREADS)), uint32(size - uint32(1)))
-        held[k] = a[uint32(i % rows), uint32(i // rows)]
-    for k in range(GATHER_LOADS):
-        i = uint32(first + uint32(k * FLAT_THREADS))
-        if i < size:
-            out[uint32(i // rows), uint32(i % rows)] = held[k]
+#: Elements up to which a plain copy is the fastest, of any matrix and of one with few rows or columns.
+FEW, FEW_THIN = 1 << 16, 1 << 20
+#: Threads of a block of `line`, and accesses of each.
+FLAT_THREADS, FLAT_LOADS = 256, 4
 
 
 @functools.cache
@@ -569,15 +553,14 @@ def _launches(variant, source, target, stream):
     if variant == "auto" and _is_turned(source):  # one row, whose transpose is a copy
         shape, strides, target = (1, size), (source.nbytes, bits.itemsize), target.reshape(size, 1)
     source, target = device_array_of(shape, strides, bits, source), target.view(bits)
-    if variant == "auto" and shape[0] == 1 and size > GATHER_MAX and _are_aligned(source, target):
+    if variant == "auto" and shape[0] == 1 and size > FEW and _are_aligned(source, target):
         flat = source.reshape(size), target.reshape(size)
         words = [window(array, np.uint32, source.nbytes // 16 * 4) for array in flat]
         blocks = ceil_div(source.nbytes // 16, FLAT_THREADS * FLAT_LOADS)
         launch = configure_quietly(line(getattr(types, bits.name)), blocks, FLAT_THREADS, stream)
         return [(launch, (*words, *flat))]
-    if variant == "auto" and _is_for_gather(source):
-        blocks = ceil_div(size, FLAT_THREADS * GATHER_LOADS)
-        return [(configure_quietly(gather, blocks, FLAT_THREADS, stream), (source, target))]
+    if variant == "auto" and _is_for_copy(source):
+        return copy_launches(device_array_of(target.shape, strides[::-1], bits, source), target, stream)
     chosen = _choose(variant, source, target)
     step = MAX_BLOCKS * TILE
     parts = [(source, target)]
@@ -691,10 +674,10 @@ def _are_aligned(source, target):
     return _is_aligned(source) and _is_aligned(target)
 
 
-def _is_for_gather(source):
+def _is_for_copy(source):
+    """Whether elements are few, or lie in few rows or columns with gaps: a copy needs no shared memory for these."""
     is_thin = min(source.shape) <= MAX_THIN
-    few = source.size <= (GATHER_MAX_THIN if is_thin else GATHER_MAX)
-    return few or is_thin and not source.is_c_contiguous() and source.size < 1 << 32
+    return source.size <= (FEW_THIN if is_thin else FEW) or is_thin and not source.is_c_contiguous()
 
 
 def _choose(variant, source, target):

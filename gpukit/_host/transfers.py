@@ -38,6 +38,20 @@ PITCH = TILE + 1
 THREADS, LOADS = 256, 4
 #: Blocks of a launch at most; they loop.
 MAX_BLOCKS = 1 << 16
+#: Elements of two dimensions up to which each has a thread alone; and where tiles, all of them full, could turn them.
+FEW, FEW_TILED = 1 << 20, 1 << 16
+
+
+@cuda.jit
+def copy_few(source, target):
+    """target[...] = source[...] for two dimensions with any strides, an element for each thread.
+
+    The grid has the axes of the arrays, so there is no division: few instructions.
+    """
+    row = uint32(cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y)
+    col = uint32(cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x)
+    if row < uint32(target.shape[0]) and col < uint32(target.shape[1]):
+        target[row, col] = source[row, col]
 
 
 @functools.cache
@@ -121,16 +135,21 @@ def copy_launches(source: Any, target: Any, stream: Any) -> list[tuple]:
             parts = (_at(source, target, axes, i) for i in range(n))
             return [launch for part, part_target in parts for launch in copy_launches(part, part_target, stream)]
         axes = axes[1:]
+    is_plane = len(axes) <= 2
     axes = [(1, 0, 0)] * (DIMENSIONS - len(axes)) + axes
     itemsize, last = source.dtype.itemsize, axes[-1]
     turned = next((axis for axis in axes if axis[0] > 1 and axis[1] == itemsize), None)
     number = {1: types.uint8, 2: types.uint16, 4: types.uint32, 8: types.uint64}.get(itemsize)
-    is_turned = False
-    if number and turned is not None and turned != last and last[2] == itemsize:
+    pair = (last, turned) if number and turned is not None and turned != last and last[2] == itemsize else ()
+    shorter = min((n for n, _, _ in pair), default=0)
+    is_turned = shorter >= MIN_AXIS
+    if is_plane and target.size <= (FEW_TILED if shorter >= TILE else FEW):
+        source, target = _views(source, target, axes[-2:])
+        return [(configure_quietly(copy_few, *_few_blocks(*target.shape), stream), (source, target))]
+    if pair:
         # Along the last axis the source is read; the target's neighbours lie along the third. Pixels from planes, or
         # planes from pixels, are copied in the order of the pixels.
-        is_turned = min(last[0], turned[0]) >= MIN_AXIS
-        pair = (last, turned) if is_turned else sorted((last, turned), reverse=True)
+        pair = pair if is_turned else sorted(pair, reverse=True)
         axes = [*(axis for axis in axes if axis is not turned and axis is not last), *pair]
     source, target = _views(source, target, axes)
     if is_turned:
@@ -140,6 +159,13 @@ def copy_launches(source: Any, target: Any, stream: Any) -> list[tuple]:
         kernel = copy_strided(uint32 if target.size < 1 << 32 else uint64, 2 if target.shape[:2] == (1, 1) else 4)
         grid, block = ceil_div(target.size, THREADS * LOADS), THREADS
     return [(configure_quietly(kernel, min(grid, MAX_BLOCKS), block, stream), (source, target))]
+
+
+def _few_blocks(rows, columns):
+    """(Grid, block) of `copy_few`: blocks of whole rows, or of equal parts of a row."""
+    width = ceil_div(columns, ceil_div(columns, THREADS))
+    height = min(rows, THREADS // width)
+    return (ceil_div(columns, width), ceil_div(rows, height)), (width, height)
 
 
 def _merged(source, target):
