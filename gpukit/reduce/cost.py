@@ -53,7 +53,8 @@ SKEWED_THREADS = (32, 8)
 #: Bytes that a thread has under way; max threads of its block, and bytes of their totals.
 NARROW_COLUMNS, NARROW_FEW, NARROW_MIN_BYTES = 64, 16, (8 << 20, 2 << 20)
 NARROW_BYTES, NARROW_THREADS, NARROW_SHARED = 64, 1024, 1 << 15
-#: Max rows of ``cells``, whose threads must fill the device, and how many of them are under way.
+#: Max rows of ``cells``, whose threads must fill the device unless they have all their rows under way at once; how many
+#: that is.
 CELL_ROWS = 32
 CELL_LOADS = 4
 #: Elements that a thread has under way in ``strided``; bytes of an array up to which it is faster than two launches, if
@@ -122,7 +123,7 @@ def choose(
         outer, inner, pitch = 1, outer, outer
     widest = min(16 // itemsize, 8)
     vector = min(max_vector(itemsize, offset, gcd(inner, pitch)), widest)
-    if n <= CELL_ROWS and outer * inner // vector >= THREADS * _blocks_wanted() // 2:
+    if n <= CELL_LOADS or n <= CELL_ROWS and outer * inner // vector >= THREADS * _blocks_wanted() // 2:
         return [_cells(operation, vector, outer, n, inner, pitch, aligned)]
     many = n * inner * itemsize >= NARROW_MIN_BYTES[inner > NARROW_FEW] and (inner > 4 or itemsize == 1)
     whole = many and pitch == inner and operation.commutative
@@ -243,6 +244,8 @@ def _rows(operation, vector, offset, outer, n, pitch):
         threads = min(most, max(64, next_power_of_two(n // (vector * loads))))
     tiles, warps = ceil_div(accesses, WARP * loads), threads // WARP
     if tiles % warps and loads > 1 and not alone and outer >= WARP_ROWS * _blocks_wanted() and tiles <= WARP_TILES:
+        loads = min(loads, next_power_of_two(ceil_div(accesses, WARP)))
+        tiles = ceil_div(accesses, WARP * loads)
         kernel = fast.make_warp_rows(operation, vector, THREADS, loads)
         return Launch(kernel, ceil_div(outer, THREADS // WARP), THREADS, (outer, n, pitch, tiles, offset))
     splits = 1 if alone else _splits(outer, max(1, tiles // warps))

@@ -33,6 +33,7 @@ from gpukit.reduce.primitives import (
     make_share,
     make_take,
     make_take_checked,
+    make_take_edge,
 )
 from warpstep.limits import WARP
 
@@ -68,9 +69,9 @@ def make_rows(operation, vector, threads, loads):
     def rows(x, out, partials, counters, n, pitch, splits, run, offset, count):
         shared = cuda.shared.array(WARP, accumulator)
         flag = cuda.shared.array(1, int32)
-        tid, n, splits = uint64(cuda.threadIdx.x), uint64(n), uint64(splits)
-        row = uint64(cuda.blockIdx.x) // splits
-        part = uint64(cuda.blockIdx.x) - row * splits
+        tid, n, splits, block = uint64(cuda.threadIdx.x), uint64(n), uint64(splits), uint32(cuda.blockIdx.x)
+        row = uint64(uint32(block // uint32(splits)))
+        part = uint64(block) - row * splits
         sharer, sharers = part * uint64(warps) + tid // uint64(WARP), splits * uint64(warps)
         total = add_row(x, row * uint64(pitch), n, sharer, sharers, uint64(run), uint64(offset))
         total = combine_warps(combine_lanes(total) if commutative else total, shared)
@@ -119,6 +120,7 @@ def make_add_row(operation, vector, loads):
     thread_type, access, tile_size = operation.thread_type, WARP * vector, WARP * vector * loads
     take, take_checked = make_take(operation, vector), make_take_checked(operation, vector)
     share, gather = make_share(operation), make_gather(operation, loads)
+    take_edge, several = make_take_edge(operation, vector, loads), loads > 1
 
     @cuda.jit(device=True)
     def add_row(x, first, n, sharer, sharers, run, offset):
@@ -130,8 +132,12 @@ def make_add_row(operation, vector, loads):
         total, lane = thread_type(identity), tid % uint64(WARP) * uint64(vector) - before
         while u < stop:
             if u < before or u + uint64(tile_size) > stop:
-                for k in range(loads):
-                    tile[k] = take_checked(x, first, u + lane + uint64(k * access), n)
+                at = first + u + lane
+                if several and at < uint64(x.size) and at + uint64(tile_size) <= uint64(x.size):
+                    take_edge(x, first, u + lane, n, tile)
+                else:
+                    for k in range(loads):
+                        tile[k] = take_checked(x, first, u + lane + uint64(k * access), n)
                 gather(tile)
                 total = thread_type(combine(total, tile[0]))
                 u += step

@@ -2,7 +2,8 @@
 combine them inside the thread, then across lanes and warps. All of them keep the elements in order.
 
 1. ``make_load``, ``make_read``: elements into a tile of registers, in one access.
-2. ``make_fold``: combine the tile inside the thread. ``make_take``, ``make_take_checked``: read and fold at once.
+2. ``make_fold``: combine the tile inside the thread. ``make_take`` reads and folds at once, ``make_take_checked`` and
+   ``make_take_edge`` what of that is in a row.
 3. ``make_combine_lanes``, ``make_combine_warps``: across a warp and a block. ``make_gather``: fold and lanes, in order.
 4. ``make_share``: which tiles each of several warps takes. ``is_last``: which block finishes last.
 
@@ -12,7 +13,7 @@ and sizes are uint64: Numba checks a signed index for being negative, and adds s
 
 import functools
 
-from gpukit.backend import cuda, uint32, uint64
+from gpukit.backend import cuda, int32, int64, uint32, uint64
 from gpukit.intrinsics.vectors import make_load
 from warpstep.limits import WARP
 
@@ -27,6 +28,7 @@ __all__ = [
     "make_share",
     "make_take",
     "make_take_checked",
+    "make_take_edge",
 ]
 
 #: The mask of a whole warp.
@@ -66,23 +68,71 @@ def make_take(operation, vector):
 def make_take_checked(operation, vector):
     """Make ``take_checked(x, first, place, n)``: ``take``, of those elements that are in a row of ``n`` (D3).
 
-    The row begins at ``first``. ``place`` counts from there. A place before the row wraps round to a number that is too
-    large.
+    The row begins at ``first``. ``place`` counts from there; one before the row wraps round. Elements of other rows are
+    read too, in one access, but those before the first row and after the last are not.
     """
-    combine, transform, identity = operation.combine, operation.transform, operation.identity
-    thread_type, take = operation.thread_type, make_take(operation, vector)
+    transform, identity, thread_type = operation.transform, operation.identity, operation.thread_type
+    load, fold = make_load(vector), make_fold(operation, vector)
 
     @cuda.jit(device=True)
     def take_checked(x, first, place, n):
-        if place < n and place + uint64(vector) <= n:
-            return take(x, first + place)
-        value = thread_type(identity)
+        read = cuda.local.array(vector, x.dtype)
+        held = cuda.local.array(vector, thread_type)
+        at, most = first + place, int64(vector)
+        low = uint32(min(max(-int64(place), int64(0)), most))
+        high = uint32(min(max(int64(n - place), int64(0)), most))
         for v in range(vector):
-            if place + uint64(v) < n:
-                value = thread_type(combine(value, thread_type(transform(x[first + place + uint64(v)]))))
-        return value
+            read[v] = x.dtype.type(0)
+        # Elements are used after both branches: no thread waits for the loads of others before it loads its own.
+        if low < high and at < uint64(x.size) and at + uint64(vector) <= uint64(x.size):
+            values = load(x, at)
+            for v in range(vector):
+                read[v] = values[v]
+        else:
+            for v in range(vector):
+                if uint32(uint32(v) - low) < uint32(high - low):
+                    read[v] = x[at + uint64(v)]
+        for v in range(vector):
+            value = thread_type(transform(read[v]))
+            held[v] = value if uint32(uint32(v) - low) < uint32(high - low) else thread_type(identity)
+        fold(held)
+        return held[0]
 
     return take_checked
+
+
+@functools.cache
+def make_take_edge(operation, vector, loads):
+    """Make ``take_edge(x, first, place, n, tile)``: what `make_take_checked` does, for ``loads`` accesses of a lane.
+
+    Those of a warp follow one another. All elements from the first access to the last are in ``x``, though not in the
+    row, so loads need no branch for single elements, and overlap.
+    """
+    transform, identity, thread_type = operation.transform, operation.identity, operation.thread_type
+    load, fold, access, size = make_load(vector), make_fold(operation, vector), WARP * vector, vector * loads
+
+    @cuda.jit(device=True)
+    def take_edge(x, first, place, n, tile):
+        read = cuda.local.array(size, x.dtype)
+        held = cuda.local.array(vector, thread_type)
+        low = int32(min(max(-int64(place), int64(0)), int64(vector)))
+        high = int32(min(max(int64(n - place), int64(0)), int64(access * loads)))
+        for k in range(loads):
+            for v in range(vector):
+                read[k * vector + v] = x.dtype.type(0)
+            if int32(k * access) < high:
+                values = load(x, first + place + uint64(k * access))
+                for v in range(vector):
+                    read[k * vector + v] = values[v]
+        for k in range(loads):
+            for v in range(vector):
+                value = thread_type(transform(read[k * vector + v]))
+                inside = int32(k * access + v) < high and (k > 0 or int32(v) >= low)
+                held[v] = value if inside else thread_type(identity)
+            fold(held)
+            tile[k] = held[0]
+
+    return take_edge
 
 
 @functools.cache
@@ -184,12 +234,12 @@ def make_combine_warps(operation, threads):
 
     @cuda.jit(device=True)
     def combine_warps(value, shared):
-        tid = cuda.threadIdx.x
-        if tid % WARP == 0:
-            shared[tid // WARP] = value
+        tid = uint32(cuda.threadIdx.x)
+        if tid % uint32(WARP) == uint32(0):
+            shared[tid // uint32(WARP)] = value
         cuda.syncthreads()
-        if tid < WARP:
-            value = combine_lanes(shared[tid % warps])
+        if tid < uint32(WARP):
+            value = combine_lanes(shared[tid % uint32(warps)])
         cuda.syncthreads()  # shared may be written again
         return accumulator(value)
 
