@@ -22,7 +22,7 @@ from gpukit._host.arrays import (
     dtype_of,
 )
 from gpukit._host.call import Problem, call
-from gpukit.backend import cuda, int32, int64, types, uint32, uint64
+from gpukit.backend import cuda, float32, int32, int64, types, uint32, uint64
 from gpukit.intrinsics import load_acquire
 from gpukit.intrinsics.vectors import make_load, make_store
 from gpukit.reduce.fast import make_add_row
@@ -42,8 +42,8 @@ TILE = THREADS * EACH
 #: With a word more for each thread's elements, the threads of a warp use different banks.
 PITCH = EACH + 1
 PADDED = THREADS * PITCH
-#: Offsets that a thread has under way.
-MARKS = 4
+#: Offsets that a thread has under way; and segments between those at which a search begins.
+MARKS, PROBE = 8, 1024
 #: Registers of a thread of ``tiles`` at most, and blocks that a multiprocessor then has room for.
 REGISTERS, RESIDENT = 64, 4
 #: Elements of a segment that a block of ``whole`` reduces, at most, and elements of a block that shares a longer one.
@@ -99,9 +99,20 @@ def make_scan_pairs(operation, threads):
 
 
 @cuda.jit(device=True)
-def find_segment(offsets, segments, element):
-    """The last segment that begins at or before an element. A warp divides what is left by 32 each time."""
+def find_segment(offsets, segments, n, element):
+    """The last segment that begins at or before one of n elements. A warp divides what is left by 32 each time.
+
+    Of many segments it first looks at some around the place where the segment is if all have one length.
+    """
     low, count = int64(0), int64(segments)
+    if count > int64(WARP * PROBE):
+        first = int64(float32(element) / float32(n) * float32(segments)) - int64(WARP // 2 * PROBE)
+        at = first + int64(PROBE) * int64(cuda.laneid)
+        inside = at < int64(0) or at < count and int64(offsets[at if at < count else low]) <= element
+        found = int64(cuda.popc(uint32(cuda.ballot_sync(FULL, inside))))
+        begin = max(first + int64(PROBE) * (found - int64(1)), int64(0)) if found > int64(0) else int64(0)
+        end = first + int64(PROBE) * found if found < int64(WARP) else count
+        low, count = begin, max(min(end, count), begin + int64(1)) - begin
     while count > int64(1):
         step = (count + int64(WARP - 1)) // int64(WARP)
         at = low + step * int64(cuda.laneid)
@@ -225,7 +236,7 @@ def make_tiles(operation, exclusive):
             marks[k] = types.uint8(0)
         store(begins, uint32(tid * uint32(EACH)), marks, 0)
         if tid < uint32(WARP):
-            segment = find_segment(offsets, segments, int64(base))
+            segment = find_segment(offsets, segments, n, int64(base))
             if tid == uint32(0):
                 found[0], found[1] = uint64(segment), uint64(offsets[segment])
         for k in range(EACH):
@@ -391,7 +402,7 @@ def make_add_chunk(operation, vector):
         low, n = chunk * uint64(CHUNK), uint64(offsets[segments])
         high = min(low + uint64(CHUNK), n)
         if warp < uint64(2) and low < n:
-            found[warp] = find_segment(offsets, segments, int64(low if warp == uint64(0) else high - uint64(1)))
+            found[warp] = find_segment(offsets, segments, n, int64(low if warp == uint64(0) else high - uint64(1)))
         cuda.syncthreads()
         for end in range(2 if low < n else 0):
             segment = found[end]

@@ -362,6 +362,22 @@ def test_segments_are_reduced_and_scanned(lengths, how):
             assert reduced[i] == empty
 
 
+@pytest.mark.parametrize("low, high", [(0, 3000), (2500, 2600), (0, 40)])
+def test_segments_are_found(monkeypatch, low, high):
+    """A search among many segments begins near the place it looks for, and ends at the right one wherever that is."""
+    monkeypatch.setattr(segments, "PROBE", 2)
+    find_segment = cuda.jit(device=True)(segments.find_segment.py_func)
+
+    @cuda.jit
+    def find(offsets, n, found):
+        found[cuda.blockIdx.x] = find_segment(offsets, offsets.size - 1, n, cuda.blockIdx.x)
+
+    n, found = 3000, np.zeros(3000, np.int64)
+    offsets = np.array([0, *np.sort(np.random.default_rng(low).integers(low, high, 400)), n])
+    find[n, 32](offsets, n, found)
+    assert np.array_equal(found, np.searchsorted(offsets, np.arange(n), "right") - 1)
+
+
 @pytest.mark.parametrize("cuts", [[], [TILE - 1, 3 * TILE], [2 * TILE + 9, 2 * TILE + 9, 9 * TILE]])
 def test_segments_of_many_tiles(monkeypatch, cuts):
     """Tiles look back over tiles, groups and sections of them; groups of two, so that there are some of each."""
