@@ -100,6 +100,8 @@ DTYPES = (np.float32, np.float64)
 SHORT_DTYPES = (np.float16, np.dtype("V2"), np.int8)
 #: How float32 is multiplied, and the format of `gpukit.matmul.formats` for that, if it is on tensor cores.
 PRECISIONS = {"highest": None, "high": "high", "tf32": "tf32"}
+#: Formats of products that `packed` computes too.
+PACKED_FORMATS = None, "float16", "bfloat16"
 NUMBERS = {np.dtype(np.float32): float32, np.dtype(np.float64): float64}
 #: Elements of products with one row or column; uint16 holds bfloat16.
 ELEMENTS = NUMBERS | {np.dtype(np.float16): types.float16, np.dtype(np.uint16): types.uint16}
@@ -573,7 +575,7 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
     flat = Flat(a, b, out.reshape(-1), k, n, batch, is_aligned(out), alpha, beta)
     if format_name == "high" and not takes_high(flat, m, n):
         format_name = None
-    if vectors and format_name is None and _takes_packed(flat, m, n):
+    if vectors and format_name in PACKED_FORMATS and _takes_packed(flat, m, n):
         yield from _packed_launches(flat, m, n, work)
         return
     if vectors and 1 in (m, n) and dtype_of(a.flat) in ELEMENTS:
@@ -671,8 +673,10 @@ def _packed_launches(flat: Flat, m, n, work):
     """Many small products, or many rows by a small matrix."""
     if m == 1:  # one row is a column of the transpose
         m, n, flat = n, m, flat._replace(a=turned(flat.b), b=turned(flat.a))
-    a, b, k, batch, dtype = flat.a, flat.b, flat.k, flat.batch, dtype_of(flat.out)
-    layout, wide = a.layout + b.layout, a.wide and b.wide and dtype == np.float32
+    a, b, k, batch, element = flat.a, flat.b, flat.k, flat.batch, ELEMENTS[dtype_of(flat.out)]
+    layout, dtype = a.layout + b.layout, dtype_of_type(total_of(element))
+    inner_a, inner_b = k if layout[0] == "N" else m, k if layout[1] == "T" else n
+    wide = dtype == np.float32 and _has_fours(a, inner_a) and _has_fours(b, inner_b)
     square = square_of(n, wide and layout[1] == "N")
     one_b = b.rule[1] == 1
     dense = is_dense(a, m, k, a.layout == "N", batch), is_dense(b, n, k, b.layout == "T", 1 if one_b else batch)
@@ -684,13 +688,20 @@ def _packed_launches(flat: Flat, m, n, work):
     factors = dtype.type(flat.alpha), dtype.type(flat.beta)
     # Parts are added up, and scaled, afterwards.
     adds, now = flat.beta != 0 and parts == 1, factors if parts == 1 else (dtype.type(1), dtype.type(0))
-    kernel = packed(NUMBERS[dtype], layout, square, wide, adds)
+    result = element if parts == 1 else total_of(element)
+    kernel = packed(element, result, layout, square, wide, adds)
     shared_bytes = packing.elements * dtype.itemsize
     launch = configure_quietly(kernel, (packing.blocks, parts), packing.threads, work.stream, shared_bytes)
     sizes, rules = tuple(map(np.uint32, (m, n, k, a.pitch, b.pitch))), tuple(map(make_divisor, flat.rules))
     yield launch, (a.flat, b.flat, target, sizes, packing, rules, flat.steps, *now)
     if parts > 1:
         yield _launch_sum((m, n, parts), target, flat.out, flat._replace(pitch_out=n), factors, work.stream)
+
+
+def _has_fours(matrix: Operand, extent):
+    """Whether what lies together in memory begins and ends at multiples of four elements."""
+    sizes = address_of(matrix.flat) // dtype_of(matrix.flat).itemsize, matrix.pitch, matrix.step, extent
+    return all(size % 4 == 0 for size in sizes)
 
 
 def _vector_launches(flat: Flat, m, n, work):
@@ -779,8 +790,9 @@ def _piece_launches(piece: Piece, flat: Flat, work):
 
 def _launch_sum(shape, parts, out, flat, numbers, stream):
     """Add up the parts of K, of matrices of a ``shape`` (m, n, how many parts)."""
-    (m, n, count), dtype = shape, dtype_of(out)
-    kernel, blocks = choose_sum(count, (flat.batch, m, n), dtype.itemsize, flat.beta != 0, NUMBERS[dtype])
+    (m, n, count), element = shape, ELEMENTS[dtype_of(out)]
+    total = total_of(element)
+    kernel, blocks = choose_sum(count, (flat.batch, m, n), total.bitwidth // 8, flat.beta != 0, total, element)
     launch = configure_quietly(kernel, (blocks, flat.batch), SUM_THREADS, stream)
     return launch, (parts, out, *(np.uint32(size) for size in (count, m, n, flat.pitch_out)), *numbers)
 

@@ -206,7 +206,7 @@ MAX_SIZE = 2**31 - 1
 LARGE_TILES, WAVE_MARGIN = 2, 1.02
 #: Factors on the time of the best tile, by the bytes of an element, where it is compared with `packed_time`: that of
 #: small products of float32 is longer than predicted. So many microseconds take tiles that all run at once.
-PACKED_MARGIN, ONE_ROUND = {4: 1.17, 8: 0.95}, 6.0
+PACKED_MARGIN, ONE_ROUND = {2: 1.0, 4: 1.17, 8: 0.95}, 6.0
 #: A last tile with at most so many rows or columns may be computed on its own, by another tile.
 MAX_EDGE = 64
 
@@ -440,7 +440,10 @@ def prefers_packed(m: int, n: int, k: int, batch: int, itemsize: int, multiproce
     time = packed_time(m, n, k, batch, itemsize)
     if time == float("inf") or k == 0:
         return False
-    best = _best(m, n, k, batch, multiprocessors, DOUBLE_SPEEDS if itemsize == 8 else SPEEDS)[0]
+    if itemsize == 2:
+        best = min(tensor_time(m, n, 2 * k, batch, multiprocessors, kind) for kind in ("small", half_kind()))
+    else:
+        best = _best(m, n, k, batch, multiprocessors, DOUBLE_SPEEDS if itemsize == 8 else SPEEDS)[0]
     return best > ONE_ROUND and time < PACKED_MARGIN[itemsize] * best
 
 

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpukit.backend import cuda, uint32, uint64
+from gpukit.backend import cuda, types, uint32, uint64
 from gpukit.divisors import Divisor, divided, make_divisor
 from gpukit.intrinsics import commit_copies, copy_async, copy_async4, load4, store4, wait_copies
-from gpukit.matmul.vector import total_of
+from gpukit.intrinsics.bfloat16 import bfloat16_of
+from gpukit.matmul.vector import make_number, total_of
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
 
@@ -25,8 +26,8 @@ MAX_ROWS, MAX_COLUMNS, MAX_THREADS, MAX_SHARED = 32, 64, 256, 40 << 10
 #: Blocks that a multiprocessor should have where K is cut in parts; threads of a block that hide what it waits for, and
 #: of all multiprocessors; K for each thread, the least of it, and of a part; most parts.
 BLOCKS, FEW_THREADS, ENOUGH, SHARE, MIN_SHARE, MIN_PART, MAX_PARTS = 4, 64, 1 << 14, 16, 4, 512, 128
-#: Elements of ``out`` that a thread loads before it stores any.
-LOADS = 4
+#: Elements of ``out`` that a thread loads before it stores any, and short elements of operands.
+LOADS, SHORT_LOADS = 4, 16
 #: Rows for each column of ``b`` that a block has where it has the same ``b`` for all.
 ROWS_PER_COLUMN = 4
 #: Microseconds of a launch, of each k up to a limit, of 10^6 threads, of a k of these, and of 10^6 bytes, measured on
@@ -175,7 +176,7 @@ def _fit(count, groups, rows, columns, part, itemsize, shares_b, width):
 
 
 @functools.cache
-def packed(element, layout, square, wide, adds):
+def packed(element, result, layout, square, wide, adds):
     """Make the kernel of out = alpha a b + beta out, for matrices with at most ``MAX_COLUMNS`` columns.
 
     Launch it as ``kernel[(packing.blocks, parts), packing.threads](a, b, out, sizes, packing, rules, steps, alpha,
@@ -185,6 +186,8 @@ def packed(element, layout, square, wide, adds):
 
     Parameters
     ----------
+    element, result : Numba type
+        Of the operands, and of ``out``. Elements of 2 bytes, uint16 for bfloat16, are float32 in shared memory.
     square : int
         Columns of a thread, 1 to 4.
     wide : bool
@@ -194,15 +197,16 @@ def packed(element, layout, square, wide, adds):
         Whether to apply beta. If False, ``out`` is not read.
     """
     total, along_a, along_b = total_of(element), layout[0] == "N", layout[1] == "T"
-    copy_a, copy_b, copy_dense = make_copy(along_a, wide), make_copy(along_b, wide), make_copy_dense(wide)
+    copy_dense = make_copy_dense(element, wide)
+    copy_a, copy_b = make_copy(element, along_a, wide), make_copy(element, along_b, wide)
     places_a, places_b = make_places(along_a, wide, SQUARE), make_places(along_b, wide, square)
     multiply = (make_multiply_wide if wide else make_multiply)(total, along_a, along_b, square)
     gather = make_gather(square, wide and not along_a, wide and not along_b)
-    pad, store = WIDE if wide else 1, make_store(element, adds)
+    pad, store = WIDE if wide else 1, make_store(result, adds)
 
     @cuda.jit
     def packed(a, b, out, sizes, packing, rules, steps, alpha, beta):
-        tiles = cuda.shared.array(0, element, alignment=16)
+        tiles = cuda.shared.array(0, total, alignment=16)
         sums = cuda.local.array((SQUARE, square), total)
         from_a, from_b = cuda.local.array(SQUARE, uint32), cuda.local.array(square, uint32)
         m, n, k, pitch_a, pitch_b = sizes
@@ -276,9 +280,10 @@ ONE = make_divisor(1)
 
 
 @functools.cache
-def make_copy_dense(wide):
+def make_copy_dense(element, wide):
     """Make the device function that begins to copy so many elements that follow one another."""
     copy_elements, width = (copy_async4, WIDE) if wide else (copy_async, 1)
+    (fetch, put), loads = make_fetch(element, wide), SHORT_LOADS // width
 
     @cuda.jit(device=True, forceinline=True)
     def copy_dense(tiles, to, matrix, source, size, inner):
@@ -295,38 +300,111 @@ def make_copy_dense(wide):
                 copy_elements(tiles, uint64(to + i + row * uint32(pitch - extent)), matrix, source + uint64(i))
                 i = uint32(i + step)
 
-    return copy_dense
+    @cuda.jit(device=True, forceinline=True)
+    def load_dense(tiles, to, matrix, source, size, inner):
+        held = cuda.local.array((loads, width), element)
+        extent = uint32(inner.value * uint32(width))
+        gap, i = uint32(uint32(extent | uint32(width)) - extent), uint32(uint32(cuda.threadIdx.x) * uint32(width))
+        step = uint32(uint32(cuda.blockDim.x) * uint32(width))
+        while i < size:
+            for j in range(loads):
+                at = uint32(i + uint32(j) * step)
+                fetch(held, j, matrix, source + uint64(at if at < size else i))
+            for j in range(loads):
+                at = uint32(i + uint32(j) * step)
+                if at < size:
+                    row, _ = divided(uint32(at // uint32(width)), inner)
+                    put(tiles, uint32(to + at + row * gap), held, j)
+            i = uint32(i + uint32(loads) * step)
+
+    return load_dense if element.bitwidth == 16 else copy_dense
 
 
 @functools.cache
-def make_copy(along, wide):
+def make_copy(element, along, wide):
     """Make the device function that begins to copy parts of matrices, ``extent`` by ``depth`` each, that lie along K or
     across it; zeros for what lies outside.
     """
     copy_elements, width = (copy_async4, WIDE) if wide else (copy_async, 1)
+    (fetch, put), loads = make_fetch(element, wide), SHORT_LOADS // width
+
+    @cuda.jit(device=True, forceinline=True)
+    def place_of(i, extent, outer, inner, first_unit, groups, size, first, limit, step, pitch, div, mod):
+        """Where copy ``i`` lies in shared memory and in that of the matrix, and whether it lies in the matrix."""
+        row, col = divided(i, inner)
+        unit, down = divided(row, outer)
+        z, group = divided(uint32(first_unit + unit), groups)
+        z, _ = divided(z, div)
+        _, z = divided(z, mod)
+        col = uint32(col * uint32(width))
+        x, kk = (down, col) if along else (col, down)
+        x, kk = uint32(group * extent.value + x), uint32(first + kk)
+        source = uint64(z) * step + (uint64(x) * pitch + kk if along else uint64(kk) * pitch + x)
+        at = uint32(row * uint32(uint32(inner.value * uint32(width)) | uint32(width)) + col)
+        return at, source, (x < size) & (kk < limit)
 
     @cuda.jit(device=True, forceinline=True)
     def copy(
         tiles, to, matrix, units, extent, depth, inner, first_unit, groups, size, first, limit, step, pitch, div, mod
     ):
         outer = extent if along else depth
-        pitch_here = uint32(uint32(inner.value * uint32(width)) | uint32(width))
         i, end = uint32(cuda.threadIdx.x), uint32(uint32(units * outer.value) * inner.value)
         while i < end:
-            row, col = divided(i, inner)
-            unit, down = divided(row, outer)
-            z, group = divided(uint32(first_unit + unit), groups)
-            z, _ = divided(z, div)
-            _, z = divided(z, mod)
-            col = uint32(col * uint32(width))
-            x, kk = (down, col) if along else (col, down)
-            x, kk = uint32(group * extent.value + x), uint32(first + kk)
-            source = uint64(z) * step + (uint64(x) * pitch + kk if along else uint64(kk) * pitch + x)
-            inside = (x < size) & (kk < limit)
-            copy_elements(tiles, uint64(to + row * pitch_here + col), matrix, source, inside)
+            at, source, inside = place_of(
+                i, extent, outer, inner, first_unit, groups, size, first, limit, step, pitch, div, mod
+            )
+            copy_elements(tiles, uint64(to + at), matrix, source, inside)
             i = uint32(i + uint32(cuda.blockDim.x))
 
-    return copy
+    @cuda.jit(device=True, forceinline=True)
+    def load(
+        tiles, to, matrix, units, extent, depth, inner, first_unit, groups, size, first, limit, step, pitch, div, mod
+    ):
+        held, places = cuda.local.array((loads, width), element), cuda.local.array(loads, uint32)
+        outer = extent if along else depth
+        i, end = uint32(cuda.threadIdx.x), uint32(uint32(units * outer.value) * inner.value)
+        while i < end:
+            for j in range(loads):
+                places[j], source, inside = place_of(
+                    min(uint32(i + uint32(j) * uint32(cuda.blockDim.x)), uint32(end - uint32(1))),
+                    extent, outer, inner, first_unit, groups, size, first, limit, step, pitch, div, mod,
+                )  # fmt: skip
+                for e in range(width):
+                    held[j, e] = element(0)
+                if inside:
+                    fetch(held, j, matrix, source)
+            for j in range(loads):
+                if uint32(i + uint32(j) * uint32(cuda.blockDim.x)) < end:
+                    put(tiles, uint32(to + places[j]), held, j)
+            i = uint32(i + uint32(loads) * uint32(cuda.blockDim.x))
+
+    return load if element.bitwidth == 16 else copy
+
+
+@functools.cache
+def make_fetch(element, wide):
+    """Make two device functions: the first loads short elements, one or four, to a row of ``held``; the second stores
+    these to shared memory as numbers.
+    """
+    number = make_number(element)
+
+    @cuda.jit(device=True, forceinline=True)
+    def fetch(held, j, matrix, source):
+        held[j, 0] = matrix[source]
+
+    @cuda.jit(device=True, forceinline=True)
+    def put(tiles, at, held, j):
+        tiles[at] = number(held[j, 0])
+
+    @cuda.jit(device=True, forceinline=True)
+    def fetch_four(held, j, matrix, source):
+        held[j, 0], held[j, 1], held[j, 2], held[j, 3] = load4(matrix, source)
+
+    @cuda.jit(device=True, forceinline=True)
+    def put_four(tiles, at, held, j):
+        store4(tiles, at, number(held[j, 0]), number(held[j, 1]), number(held[j, 2]), number(held[j, 3]))
+
+    return (fetch_four, put_four) if wide else (fetch, put)
 
 
 # -- in the registers of a thread ------------------------------------------------------------------
@@ -443,22 +521,23 @@ def make_gather(square, together_a, together_b):
 @functools.cache
 def make_store(element, adds):
     """Make the device function by which a block adds up the shares of K, and stores its results."""
+    total, number, is_bfloat16 = total_of(element), make_number(element), element == types.uint16
 
     @cuda.jit(device=True, forceinline=True)
     def store(out, start, tiles, size, shares, room, wide, alpha, beta):
-        held = cuda.local.array(LOADS, element)
+        held = cuda.local.array(LOADS, total)
         i, step = uint32(cuda.threadIdx.x), uint32(cuda.blockDim.x)
         while i < size:
             for j in range(LOADS if adds else 0):  # they overlap; a store between them would hold up the next
                 at = uint32(i + uint32(j) * step)
-                held[j] = out[start + uint64(at)] if at < size else element(0)
+                held[j] = number(out[start + uint64(at)]) if at < size else total(0)
             for j in range(LOADS):
                 if i < size:
                     value = tiles[i]
                     for other in range(1, shares):
                         value += tiles[uint32(other) * room + i]
-                    value = alpha * value
-                    out[start + uint64(i)] = value + beta * held[j] if adds else value
+                    value = alpha * value + beta * held[j] if adds else alpha * value
+                    out[start + uint64(i)] = bfloat16_of(value) if is_bfloat16 else element(value)
                 i = uint32(i + step)
 
     @cuda.jit(device=True, forceinline=True)
