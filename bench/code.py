@@ -230,7 +230,8 @@ def _tensor_product(variant, tile):
 
     word, map_type = types.uint32, types.Array(types.uint8, 1, "C")
     order = argument_type(make_order(1, 1, 1, 1, 1, ((1, 1), (1, 1))))
-    numbers = types.UniTuple(word, 2), order, types.Array(types.float32, 1, "C")
+    factors = types.UniTuple(types.float32, 2)
+    numbers = types.UniTuple(word, 2), order, factors, types.Array(types.float32, 1, "C")
     if variant == "turned":
         layout = "NN" if tile.columns == warpgroups.GROUP_ROWS * tile.groups else "TT"  # b across K, or a
         kernel = warpgroups.warpgroups(tile, "tf32", layout, True, True)
@@ -243,16 +244,16 @@ def _tensor_product(variant, tile):
     steps, sizes = types.UniTuple(types.uint64, 2), types.UniTuple(word, 5)
     if variant == "warps":
         kernel = warps.warps(tile, "bfloat16", "NN", False, True)
-        return kernel, (flat, flat, out, sizes, types.UniTuple(word, 5), steps), tile.threads
+        return kernel, (flat, flat, out, sizes, types.UniTuple(word, 5), steps, factors), tile.threads
     if variant == "shallow":
         return (
             shallow.shallow(tile, "bfloat16", "NN", False, True),
-            (flat, flat, out, sizes, order, steps),
+            (flat, flat, out, sizes, order, steps, factors),
             tile.threads,
         )
-    more = types.Array(types.float32, 1, "C"), types.Array(word, 1, "C")
+    more = factors, types.Array(types.float32, 1, "C"), types.Array(word, 1, "C")
     if variant == "sliced":
-        kernel = sliced.sliced(tile, "bfloat16", "NN", False)
+        kernel = sliced.sliced(tile, "bfloat16", "NN")
         return kernel, (flat, flat, flat, sizes, order, steps, *more), tile.threads
     kernel, words = small.small(tile, "bfloat16", "NN", False, True), types.Array(word, 1, "C")
     return kernel, (flat, flat, words, words, out, types.UniTuple(word, 7), order, steps, *more), tile.threads

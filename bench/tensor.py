@@ -92,7 +92,8 @@ def _single_warps(a, b, out):
     intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
     blocks = ceil_div(n, tile.rows) * ceil_div(n, tile.columns), 1, 1
     one, nothing = np.uint32(1), np.uint32(0)
-    arguments = (np.uint32(n),) * 5, (nothing, one, one, one, one), (np.uint64(0),) * 2
+    factors = np.float32(1), np.float32(0)
+    arguments = (np.uint32(n),) * 5, (nothing, one, one, one, one), (np.uint64(0),) * 2, factors
     bits = (matrix.reshape(-1).view(np.uint16) for matrix in (a, b))
     words = out.reshape(-1).view(np.uint32)
     return partial(kernel[blocks, tile.threads, 0, tile.shared_bytes], *bits, words, *arguments)

@@ -2,10 +2,11 @@
 
 import functools
 
-from gpukit.backend import cuda, uint32, uint64
+from gpukit.backend import cuda, types, uint32, uint64
 from gpukit.intrinsics import load4, store2, store4, view_at
+from gpukit.intrinsics.bfloat16 import bfloat16_of, float_of
 
-__all__ = ["WARP_ROWS", "make_rows", "make_store_rows", "rows_bytes", "rows_columns"]
+__all__ = ["WARP_ROWS", "make_combine", "make_rows", "make_store_rows", "make_store_scaled", "rows_bytes", "rows_columns"]
 
 #: A warp stores 16 rows at a time, up to 128 bytes of each.
 WARP_ROWS, ROW = 16, 128
@@ -44,7 +45,7 @@ def make_store_rows(element, columns, wide, pairs=False):
     """Make the device function by which a warp stores its rows in shared memory from a row and a column of ``out`` on.
 
     ``out`` is flat, of uint32 if it is ``wide``: its rows begin at multiples of 16 bytes. With ``pairs`` it begins at a
-    multiple of 4 bytes, and elements of 2 bytes are stored by two, wherever the rows begin.
+    multiple of 4 bytes, and elements of 2 bytes are stored by two, wherever the rows begin. Factors are not applied.
     """
     size = element.bitwidth // 8
     across, per_word = rows_columns(element, columns), 4 // size
@@ -53,7 +54,7 @@ def make_store_rows(element, columns, wide, pairs=False):
     loads = min(count, LOADS)
 
     @cuda.jit(device=True, forceinline=True)
-    def store_wide(out, rows, words, start, row, col, m, n):
+    def store_wide(out, factors, rows, words, start, row, col, m, n):
         tid = uint32(cuda.threadIdx.x)
         first, lane = tid // uint32(32) * uint32(WARP_ROWS), tid % uint32(32)
         r, c = lane // uint32(lanes), lane % uint32(lanes) * uint32(4)
@@ -64,7 +65,7 @@ def make_store_rows(element, columns, wide, pairs=False):
                 store4(out, at + uint64(i) * n // uint64(per_word), w, x, y, z)
 
     @cuda.jit(device=True, forceinline=True)
-    def store_narrow(out, rows, words, start, row, col, m, n):
+    def store_narrow(out, factors, rows, words, start, row, col, m, n):
         tid = uint32(cuda.threadIdx.x)
         first, lane = tid // uint32(32) * uint32(WARP_ROWS), tid % uint32(32)
         held = cuda.local.array(loads, element)
@@ -83,9 +84,9 @@ def make_store_rows(element, columns, wide, pairs=False):
     rows_at_once = 32 // half
 
     @cuda.jit(device=True, forceinline=True)
-    def store_pairs(out, rows, words, start, row, col, m, n):
+    def store_pairs(out, factors, rows, words, start, row, col, m, n):
         if uint32(col + uint32(across)) > n:
-            store_narrow(out, rows, words, start, row, col, m, n)
+            store_narrow(out, factors, rows, words, start, row, col, m, n)
             return
         tid = uint32(cuda.threadIdx.x)
         first, lane = tid // uint32(32) * uint32(WARP_ROWS), tid % uint32(32)
@@ -106,3 +107,59 @@ def make_store_rows(element, columns, wide, pairs=False):
     if wide:
         return store_wide
     return store_pairs if pairs and size == 2 else store_narrow
+
+
+@functools.cache
+def make_store_scaled(total, element, columns, wide):
+    """Make the device function that does as `make_store_rows`'s for alpha times the rows, sums, plus beta times what is
+    in ``out``, of elements; it is not read if beta is 0. ``wide``: rows begin at multiples of four elements.
+    """
+    across, width = rows_columns(total, columns), 4 if wide else 1
+    lanes, count = across // width, WARP_ROWS * across // 32 // width
+    loads, combine = min(count, LOADS), make_combine(total, element)
+
+    @cuda.jit(device=True, forceinline=True)
+    def store_scaled(out, factors, rows, words, start, row, col, m, n):
+        first, lane = uint32(cuda.threadIdx.x) // uint32(32) * uint32(WARP_ROWS), uint32(cuda.threadIdx.x) % uint32(32)
+        held = cuda.local.array((loads, width), element)
+        for i in range(0, count, loads):
+            if factors[1] != total(0):
+                for j in range(loads):  # what lies outside is read inside, so that the loads have no branch and overlap
+                    place = uint32(32 * (i + j)) + lane
+                    r, c = uint32(row + place // uint32(lanes)), uint32(col + place % uint32(lanes) * uint32(width))
+                    at = (start + min(r, uint32(m - uint32(1)))) * n + (c if c < n else uint32(0))
+                    if width == 4:
+                        held[j, 0], held[j, 1], held[j, 2], held[j, 3] = load4(out, at)
+                    else:
+                        held[j, 0] = out[at]
+            for j in range(loads):
+                place = uint32(32 * (i + j)) + lane
+                down, right = place // uint32(lanes), place % uint32(lanes) * uint32(width)
+                r, c = uint32(row + down), uint32(col + right)
+                if r < m and c < n:
+                    at, down = (start + r) * n + c, uint32(first + down)
+                    if width == 4:
+                        w, x, y, z = load4(rows, (down, right))
+                        w, x = combine(w, held[j, 0], factors), combine(x, held[j, 1], factors)
+                        y, z = combine(y, held[j, 2], factors), combine(z, held[j, 3], factors)
+                        store4(out, at, w, x, y, z)
+                    else:
+                        out[at] = combine(rows[down, right], held[j, 0], factors)
+
+    return store_scaled
+
+
+@functools.cache
+def make_combine(total, element):
+    """Make the device function that adds alpha times a sum to beta times an element, as an element."""
+    is_bfloat16 = element == types.uint16
+
+    @cuda.jit(device=True, forceinline=True)
+    def combine(x, old, factors):
+        alpha, beta = factors
+        value = total(alpha * x)
+        if beta != total(0):
+            value = total(value + beta * (float_of(old) if is_bfloat16 else total(old)))
+        return bfloat16_of(value) if is_bfloat16 else element(value)
+
+    return combine

@@ -58,7 +58,7 @@ class ShallowTile(NamedTuple):
 
 
 @functools.cache
-def shallow(tile, name, layout, parts, wide):
+def shallow(tile, name, layout, parts, wide, scales=False):
     """Make the kernel of out = a b for matrices in a batch, with the arguments of `gpukit.matmul.warps.warps`, for a K
     of ``tile.depth`` bytes at most. ``name`` is "float16" or "bfloat16".
     """
@@ -66,10 +66,10 @@ def shallow(tile, name, layout, parts, wide):
     total, pieces, across, warps_down = form.total, depth // INSTRUCTION, tile.warp_columns // 8, rows // WARP_ROWS
     halves, float16, warp_columns = name == "float16", types.float16, tile.warp_columns
     load_a, load_b = make_load_pair(layout[0] == "N"), make_load_pair(layout[1] == "T")
-    store = make_store(tile, total if parts else form.result, wide)
+    store = make_store(tile, form, parts, wide, scales)
 
     @cuda.jit(launch_bounds=(tile.threads, 1))
-    def shallow(a, b, out, sizes, order, matrix_steps):
+    def shallow(a, b, out, sizes, order, matrix_steps, factors):
         memory = cuda.shared.array(0, uint8, alignment=128)
         sums = cuda.local.array((1, across, 4), total)
         left, right = cuda.local.array((pieces, 4), uint32), cuda.local.array((pieces, across, 2), uint32)
@@ -99,7 +99,7 @@ def shallow(tile, name, layout, parts, wide):
                 four = mma(from_a, from_b, four, float16) if halves else mma(from_a, from_b, four)
             sums[0, j, 0], sums[0, j, 1], sums[0, j, 2], sums[0, j, 3] = four
         if (row < m) & (col < n):
-            store(out, memory, sums, uint64(z) * m, row, col, m, n)
+            store(out, factors, memory, sums, uint64(z) * m, row, col, m, n)
 
     return shallow
 

@@ -14,6 +14,7 @@ from gpukit.intrinsics import mma, view_at
 from gpukit.intrinsics.bfloat16 import bfloat16_of
 from gpukit.matmul.formats import FORMATS, INSTRUCTION
 from gpukit.matmul.raster import matrices_of, place
+from gpukit.matmul.rows import make_combine
 from gpukit.matmul.shallow import make_load_pair
 from warpstep.limits import WARP
 
@@ -58,7 +59,7 @@ class SlicedTile(NamedTuple):
 
 
 @functools.cache
-def sliced(tile, name, layout, is_total):
+def sliced(tile, name, layout, scales=False):
     """Make the kernel of out = a b for matrices in a batch, whose rows, or columns, begin anywhere.
 
     Parameters
@@ -67,28 +68,29 @@ def sliced(tile, name, layout, is_total):
     name : "float16" or "bfloat16"
     layout : str
         As of `gpukit.matmul.fast.fast`.
-    is_total : bool
-        Whether the sums are stored as they are, in their own type.
+    scales : bool
+        Whether to apply the factors.
 
     Returns
     -------
     kernel
-        ``kernel[tiles, tile.threads, stream, tile.shared_bytes](a, b, out, sizes, order, steps, partials, counters)``,
+        ``kernel[tiles, tile.threads, stream, tile.shared_bytes](a, b, out, sizes, order, steps, factors, partials, counters)``,
         with the `Order` of its tiles. Arrays are flat, ``a`` and ``b`` of uint16. ``sizes`` is (m, n, k, elements from
         row to row, or from column to column, of ``a`` and ``b``), ``steps`` those from matrix to matrix. ``partials``
         has tile.rows * tile.columns sums for each tile of a part of K, ``counters`` a number for each tile: the last
         block of a tile adds the parts up in their order.
     """
     form, (rows, columns, warps, pieces) = FORMATS[name], tile
-    total, element, small = form.total, form.total if is_total else form.result, form.small
+    total, element, small = form.total, form.result, form.small
     down, across, count, area = rows // 16, columns // 8, rows * columns // tile.threads, rows * columns
     threads = tile.threads
     halves, float16, rounds, share = name == "float16", types.float16, element == types.uint16, pieces * small
     depth, pitch = warps * share, columns + PAD
     load_a, load_b = make_load_pair(layout[0] == "N"), make_load_pair(layout[1] == "T")
+    combine = make_combine(total, element)
 
     @cuda.jit(launch_bounds=(tile.threads, 1))
-    def sliced(a, b, out, sizes, order, matrix_steps, partials, counters):
+    def sliced(a, b, out, sizes, order, matrix_steps, factors, partials, counters):
         memory = cuda.shared.array(0, uint8, alignment=128)
         held = view_at(memory, 0, (warps, rows, pitch), total)
         sums = cuda.local.array((down, across, 4), total)
@@ -144,7 +146,10 @@ def sliced(tile, name, layout, is_total):
                 r, c = uint32(row + i // uint32(columns)), uint32(col + i % uint32(columns))
                 if (r < m) & (c < n):
                     at = (uint64(z) * m + r) * n + c
-                    out[at] = bfloat16_of(own[e]) if rounds else element(own[e])
+                    if scales:
+                        out[at] = combine(own[e], out[at] if factors[1] != total(0) else element(0), factors)
+                    else:
+                        out[at] = bfloat16_of(own[e]) if rounds else element(own[e])
 
     @cuda.jit(device=True, forceinline=True)
     def join(own, partials, counters, number, z, part, order):

@@ -41,11 +41,11 @@ class SmallTile(WarpTile):
 
 
 @functools.cache
-def small(tile, name, layout, parts, wide):
+def small(tile, name, layout, parts, wide, scales=False):
     """Make the kernel of out = a b for matrices in a batch, launched like that of `gpukit.matmul.warps.warps`.
 
     ``tile`` is a `SmallTile`; ``name`` is "float16" or "bfloat16". Rows, or columns, of ``a`` and ``b`` begin anywhere.
-    The arguments are ``(a, b, words_a, words_b, out, sizes, which, steps, partials, counters)``. ``words_a`` has the
+    The arguments are ``(a, b, words_a, words_b, out, sizes, which, steps, factors, partials, counters)``. ``words_a`` has the
     whole chunks of 16 bytes of ``a``, as uint32; ``sizes`` ends with the elements of ``a``, and of ``b``, before these.
     ``partials`` has tile.rows * tile.columns sums for each block, ``counters`` one number for each tile: blocks with a
     part of K leave their sums there, and the last one of a tile adds them in the order of the parts.
@@ -64,11 +64,11 @@ def small(tile, name, layout, parts, wide):
     put_a, put_b = make_put(tile, rows, along_a), make_put(tile, columns, along_b)
     at_a, at_b = make_at_a(tile, name, along_a), make_at_b(tile, name, along_b)
     read, multiply = make_read(tile, name, layout), make_multiply(tile, name)
-    store = make_store(tile, total if parts else form.result, wide)
+    store = make_store(tile, form, parts, wide, scales)
     pieces, area, step = depth // form.small, rows * columns, 4 * tile.threads
 
     @cuda.jit(launch_bounds=(tile.threads, 1))
-    def small(a, b, words_a, words_b, out, sizes, order, matrix_steps, partials, counters):
+    def small(a, b, words_a, words_b, out, sizes, order, matrix_steps, factors, partials, counters):
         memory = cuda.shared.array(0, uint8, alignment=128)
         tiles, words = view_at(memory, 0, 2 * stage_size, element), view_at(memory, 0, stage_size, uint32)
         sums = cuda.local.array((down, across, 4), total)
@@ -115,7 +115,7 @@ def small(tile, name, layout, parts, wide):
             stage = uint32(uint32(stage_size) - stage)
         cuda.syncthreads()
         if order.parts.value == 1 or join(sums, partials, counters, number, z, part, order):
-            store(out, memory, sums, uint64(z) * m, row + warp_row, col + warp_col, m, n)
+            store(out, factors, memory, sums, uint64(z) * m, row + warp_row, col + warp_col, m, n)
 
     @cuda.jit(device=True, forceinline=True)
     def join(sums, partials, counters, number, z, part, order):

@@ -134,18 +134,16 @@ def tensor_launches(flat: Flat, m: int, n: int, name: str, work):
         launches = _sliced_launches
     elif isinstance(tile, WarpTile):
         launches, summed = _warp_launches, parts
-    # Short elements are stored in pairs.
-    if summed == 1 and flat.alpha == 1 and flat.beta == 0 and address_of(flat.out) % 4 == 0:
-        target, wide, element = flat.out, flat.wide_out, form.result
-    else:
-        target, wide, element = (
-            work.take("parts", batch * summed * m * n, total),
-            n * total.itemsize % UNIT == 0,
-            form.total,
-        )
+    turns = isinstance(tile, GroupTile) and is_turned(name, _layout_of(operands))
+    # Short elements are stored in pairs where they are not scaled.
+    scales = flat.alpha != 1 or flat.beta != 0 or address_of(flat.out) % 4 > 0
+    target, wide, is_total = flat.out, flat.wide_out, False
+    if summed > 1 or turns and scales:
+        scales, is_total = False, True
+        target, wide = work.take("parts", batch * summed * m * n, total), n * total.itemsize % UNIT == 0
     wide = wide and not (isinstance(tile, SlicedTile) or isinstance(tile, GroupTile) and tile.swapped)
-    words = target.view(np.uint32) if wide else target
-    yield from launches(tile, name, (m, n, k, parts, batch), operands, words, element is form.total, wide, work)
+    words = target.view(np.uint32) if wide and not scales else target
+    yield from launches(tile, name, (m, n, k, parts, batch), operands, words, (is_total, wide, scales), factors, work)
     if target is not flat.out:
         yield from _sum_launches(target, flat, m, n, summed, form, factors, work.stream)
 
@@ -289,13 +287,13 @@ def _copy(rows: Rows, form: Format, way, purpose, work):
 # -- products --------------------------------------------------------------------------------------
 
 
-def _group_launches(tile, name, sizes, operands, out, is_total, wide, work):
+def _group_launches(tile, name, sizes, operands, out, stores, factors, work):
     """One launch, whose blocks stay on their multiprocessors."""
     m, n, k, _, batch = sizes
     if tile.swapped:
         operands, m, n = operands[::-1], n, m
     layout = _layout_of(operands)
-    kernel, found_boxes = warpgroups(tile, name, layout, is_total, wide), boxes(tile, name, layout)
+    kernel, found_boxes = warpgroups(tile, name, layout, *stores), boxes(tile, name, layout)
     intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
     of_cluster = tile.cluster * tile.slices
     if of_cluster > 1:
@@ -312,7 +310,7 @@ def _group_launches(tile, name, sizes, operands, out, is_total, wide, work):
     launch = configure_quietly(kernel, blocks, tile.threads, work.stream, tile.shared_bytes)
     out = out.view(np.float32) if is_turned(name, layout) else out
     partials = work.take("partials", held, dtype_of_type(FORMATS[name].total))
-    yield launch, (*maps, out, (np.uint32(m), np.uint32(n)), order, partials)
+    yield launch, (*maps, out, (np.uint32(m), np.uint32(n)), order, factors, partials)
 
 
 def _layout_of(operands):
@@ -326,26 +324,26 @@ def _array_of(rows: Rows):
     return device_array_of((rows.matrices, rows.rows, rows.columns), strides, dtype_of(rows.flat), rows.flat)
 
 
-def _small_launches(tile, name, sizes, operands, out, is_total, wide, work):
-    kernel = small(tile, name, _layout_of(operands), is_total, wide)
+def _small_launches(tile, name, sizes, operands, out, stores, factors, work):
+    kernel = small(tile, name, _layout_of(operands), *stores)
     bits = [rows.flat.view(np.uint16) for rows in operands]
     heads, words = zip(*map(_chunks, bits), strict=True)
-    return _tile_launches(kernel, tile, name, sizes, operands, (*bits, *words), heads, out, work, joins=True)
+    return _tile_launches(kernel, tile, name, sizes, operands, (*bits, *words), heads, out, factors, work, joins=True)
 
 
-def _shallow_launches(tile, name, sizes, operands, out, is_total, wide, work):
-    kernel = shallow(tile, name, _layout_of(operands), is_total, wide)
+def _shallow_launches(tile, name, sizes, operands, out, stores, factors, work):
+    kernel = shallow(tile, name, _layout_of(operands), *stores)
     bits = [rows.flat.view(np.uint16) for rows in operands]
-    return _tile_launches(kernel, tile, name, sizes, operands, bits, (), out, work)
+    return _tile_launches(kernel, tile, name, sizes, operands, bits, (), out, factors, work)
 
 
-def _sliced_launches(tile, name, sizes, operands, out, is_total, wide, work):
-    kernel = sliced(tile, name, _layout_of(operands), is_total)
+def _sliced_launches(tile, name, sizes, operands, out, stores, factors, work):
+    kernel = sliced(tile, name, _layout_of(operands), stores[2])
     bits = [rows.flat.view(np.uint16) for rows in operands]
-    return _tile_launches(kernel, tile, name, sizes, operands, bits, (), out, work, joins=True)
+    return _tile_launches(kernel, tile, name, sizes, operands, bits, (), out, factors, work, joins=True)
 
 
-def _tile_launches(kernel, tile, name, sizes, operands, arrays, heads, out, work, joins=False):
+def _tile_launches(kernel, tile, name, sizes, operands, arrays, heads, out, factors, work, joins=False):
     """Make one launch, with a block for each tile and part of K."""
     m, n, k, parts, batch = sizes
     a, b = operands
@@ -361,7 +359,7 @@ def _tile_launches(kernel, tile, name, sizes, operands, arrays, heads, out, work
     intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
     launch = configure_quietly(kernel, int(order.tiles), tile.threads, work.stream, tile.shared_bytes)
     sizes = tuple(np.uint32(size) for size in (m, n, k, a.pitch, b.pitch, *heads))
-    yield launch, (*arrays, out, sizes, order, (np.uint64(a.step), np.uint64(b.step)), *more)
+    yield launch, (*arrays, out, sizes, order, (np.uint64(a.step), np.uint64(b.step)), factors, *more)
 
 
 def _chunks(bits):
@@ -372,11 +370,11 @@ def _chunks(bits):
     return head, device_array_of((words,), (4,), np.uint32, bits, head * item)
 
 
-def _warp_launches(tile, name, sizes, operands, out, is_total, wide, work):
+def _warp_launches(tile, name, sizes, operands, out, stores, factors, work):
     """Make one launch, or one for as many matrices as a grid has blocks along z."""
     m, n, k, parts, batch = sizes
     a, b = operands
-    kernel = warps(tile, name, _layout_of(operands), is_total, wide)
+    kernel = warps(tile, name, _layout_of(operands), *stores)
     arrays = [rows.flat.view(np.uint16) if FORMATS[name].itemsize == 2 else rows.flat for rows in operands]
     intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
     tiles = ceil_div(m, tile.rows) * ceil_div(n, tile.columns)
@@ -385,7 +383,7 @@ def _warp_launches(tile, name, sizes, operands, out, is_total, wide, work):
         blocks = tiles, parts, min(batch - z, MAX_GRID_YZ)
         launch = configure_quietly(kernel, blocks, tile.threads, work.stream, tile.shared_bytes)
         which = tuple(np.uint32(x) for x in (z, *a.rule, *b.rule))
-        yield launch, (*arrays, out, sizes, which, (np.uint64(a.step), np.uint64(b.step)))
+        yield launch, (*arrays, out, sizes, which, (np.uint64(a.step), np.uint64(b.step)), factors)
 
 
 def _sum_launches(parts, flat, m, n, count, form, factors, stream):

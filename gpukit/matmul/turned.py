@@ -170,7 +170,7 @@ def make_turned_store(tile, layout, wide):
     store_each = make_each(store_eight, tile.rows if swapped else tile.columns, swapped)
 
     @cuda.jit(device=True, forceinline=True)
-    def store(out, memory, sums, start, row, col, m, n):
+    def store(out, factors, memory, sums, start, row, col, m, n):
         tid = uint32(cuda.threadIdx.x)
         left = tid // uint32(64) * uint32(DEPTH) + chunk_of(tid) * uint32(4) + half_of(tid)
         right = tid % uint32(4) * uint32(2)

@@ -37,7 +37,7 @@ from gpukit.intrinsics import (
 from gpukit.matmul.formats import FORMATS, ROW
 from gpukit.matmul.joined import make_exchange, make_owns, make_slice
 from gpukit.matmul.raster import matrices_of, place
-from gpukit.matmul.rows import WARP_ROWS, make_rows, make_store_rows, rows_bytes, rows_columns
+from gpukit.matmul.rows import WARP_ROWS, make_combine, make_rows, make_store_rows, make_store_scaled, rows_bytes, rows_columns
 from gpukit.matmul.turned import make_following, make_turned_multiply, make_turned_store
 from warpstep.integers import ceil_div
 from warpstep.limits import GROUP
@@ -123,7 +123,7 @@ def is_turned(name: str, layout: str) -> bool:
 
 
 @functools.cache
-def warpgroups(tile, name, layout, is_total, wide):
+def warpgroups(tile, name, layout, is_total, wide, scales=False):
     """Make the kernel of out = a b, for matrices in a batch.
 
     Parameters
@@ -142,7 +142,8 @@ def warpgroups(tile, name, layout, is_total, wide):
     Returns
     -------
     kernel
-        ``kernel[blocks, tile.threads, stream, tile.shared_bytes](map_a, map_b, out, (m, n), order, partials)``, with
+        ``kernel[blocks, tile.threads, stream, tile.shared_bytes](map_a, map_b, out, (m, n), order, factors,
+        partials)``, with
         the `Order` of its tiles. The tensor maps have the boxes of `boxes`, on arrays of three axes. ``partials`` are
         as of `make_exchange`. The kernel needs clusters of ``tile.cluster * tile.slices`` blocks; with slices it needs
         a cluster for each tile.
@@ -154,8 +155,8 @@ def warpgroups(tile, name, layout, is_total, wide):
     if is_turned(name, layout):
         multiply, store = make_turned_multiply(tile, layout), make_turned_store(tile, layout, wide)
     else:
-        element_out, make = total if is_total else result, make_swapped_store if swapped else make_store
-        multiply, store = make_multiply(tile, form, layout), make(tile, element_out, wide)
+        make = make_swapped_store if swapped else make_store
+        multiply, store = make_multiply(tile, form, layout), make(tile, form, is_total, wide, scales)
     b_at, full_at = stages * rows * ROW, stages * tile.stage_bytes
     free_at = full_at + 8 * stages
     count = rows * columns // (GROUP * groups)
@@ -164,7 +165,7 @@ def warpgroups(tile, name, layout, is_total, wide):
     gives = tile.threads == 3 * GROUP and rows * columns == 2 * GROUP * 128
 
     @cuda.jit(launch_bounds=(tile.threads, tile.resident))
-    def warpgroups(map_a, map_b, out, sizes, order, partials):
+    def warpgroups(map_a, map_b, out, sizes, order, factors, partials):
         memory = cuda.shared.array(0, uint8, alignment=1024)
         tiles_a, tiles_b = view_at(memory, 0, shape_a, element), view_at(memory, b_at, shape_b, element)
         full, free = view_at(memory, full_at, stages, uint64), view_at(memory, free_at, stages, uint64)
@@ -217,7 +218,7 @@ def warpgroups(tile, name, layout, is_total, wide):
                 if owns(slice_):
                     sums = add_up(sums, partials, slice_)
                     row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
-                    store(out, memory, sums, uint64(z) * uint64(m), row, col, m, n)
+                    store(out, factors, memory, sums, uint64(z) * uint64(m), row, col, m, n)
                 number = uint32(number + uint32(cuda.gridDim.x))
         if cluster > 1:  # no block copies to another one, or arrives there, that has returned
             cluster_sync(True)
@@ -314,19 +315,21 @@ def make_multiply(tile, form, layout):
 
 
 @functools.cache
-def make_store(tile, element, wide):
+def make_store(tile, form, is_total, wide, scales):
     """Make the device function by which a warp stores its 16 rows of a tile."""
-    return make_parts(tile, element, wide, tile.columns)
+    return make_parts(tile, form, is_total, wide, scales, tile.columns)
 
 
 @functools.cache
-def make_swapped_store(tile, element, wide):
+def make_swapped_store(tile, form, is_total, wide, scales):
     """Make the device function by which a warp stores its 16 rows of a tile as columns of the result."""
+    element, combine = form.total if is_total or scales else form.result, make_combine(form.total, form.result)
     columns, rows_at = tile.columns, tile.stages * (tile.stage_bytes + 16)
     view_rows, at_once = make_rows(element, columns, 4 * tile.groups), 32 // WARP_ROWS
+    count = columns // at_once
 
     @cuda.jit(device=True, forceinline=True)
-    def store(out, memory, sums, start, row, col, m, n):
+    def store(out, factors, memory, sums, start, row, col, m, n):
         rows, _ = view_rows(memory, rows_at)
         warp, lane = uint32(cuda.threadIdx.x) // uint32(32), uint32(cuda.threadIdx.x) % uint32(32)
         first = uint32(warp * uint32(WARP_ROWS))
@@ -336,37 +339,47 @@ def make_swapped_store(tile, element, wide):
         r, c = lane % uint32(WARP_ROWS), lane // uint32(WARP_ROWS)
         below = uint32(row + first + r)
         at = start * n + uint64(col + c) * uint64(m) + below
-        for i in range(0, columns, at_once):
-            if below < m and col + c + uint32(i) < n:
-                out[at + uint64(i) * uint64(m)] = rows[first + r, c + uint32(i)]
+        old = cuda.local.array(count, form.result)
+        if scales and factors[1] != form.total(0):
+            for i in range(count):  # before the stores, so that the loads overlap
+                old[i] = form.result(0)
+                if below < m and col + c + uint32(at_once * i) < n:
+                    old[i] = out[at + uint64(at_once * i) * uint64(m)]
+        for i in range(count):
+            if below < m and col + c + uint32(at_once * i) < n:
+                value = rows[first + r, c + uint32(at_once * i)]
+                out[at + uint64(at_once * i) * uint64(m)] = combine(value, old[i], factors) if scales else value
 
     return store
 
 
 @functools.cache
-def make_parts(tile, element, wide, columns):
+def make_parts(tile, form, is_total, wide, scales, columns):
     """Make the device function that stores the first of so many columns, then the others."""
+    element = form.total if is_total or scales else form.result
     width = rows_columns(element, columns)
     # All parts lie in the same rows of shared memory, so that a warp never stores to another one's.
     view_rows, store_rows = make_rows(element, tile.columns, 4 * tile.groups), make_store_rows(element, width, wide)
+    if scales:
+        store_rows = make_store_scaled(form.total, form.result, width, wide)
     rows_at = tile.stages * (tile.stage_bytes + 16)
 
     @cuda.jit(device=True, forceinline=True)
-    def store_first(out, memory, sums, start, row, col, m, n):
+    def store_first(out, factors, memory, sums, start, row, col, m, n):
         rows, words = view_rows(memory, rows_at)
         first = uint32(cuda.threadIdx.x) // uint32(32) * uint32(WARP_ROWS)
         cuda.syncwarp()
         store_fragment(rows, (first, uint32(0)), sums)
         cuda.syncwarp()
-        store_rows(out, rows, words, start, row + first, col, m, n)
+        store_rows(out, factors, rows, words, start, row + first, col, m, n)
 
     if columns == width:
         return store_first
-    count, store_rest = width // 2, make_parts(tile, element, wide, columns - width)
+    count, store_rest = width // 2, make_parts(tile, form, is_total, wide, scales, columns - width)
 
     @cuda.jit(device=True, forceinline=True)
-    def store(out, memory, sums, start, row, col, m, n):
-        store_first(out, memory, sums[:count], start, row, col, m, n)
-        store_rest(out, memory, sums[count:], start, row, col + uint32(width), m, n)
+    def store(out, factors, memory, sums, start, row, col, m, n):
+        store_first(out, factors, memory, sums[:count], start, row, col, m, n)
+        store_rest(out, factors, memory, sums[count:], start, row, col + uint32(width), m, n)
 
     return store

@@ -23,7 +23,7 @@ from gpukit.intrinsics import (
 )
 from gpukit.matmul.formats import FORMATS
 from gpukit.matmul.raster import spread
-from gpukit.matmul.rows import WARP_ROWS, make_rows, make_store_rows, rows_bytes, rows_columns
+from gpukit.matmul.rows import WARP_ROWS, make_rows, make_store_rows, make_store_scaled, rows_bytes, rows_columns
 from warpstep.integers import ceil_div
 
 __all__ = ["WarpTile", "warps"]
@@ -76,7 +76,7 @@ class WarpTile(NamedTuple):
 
 
 @functools.cache
-def warps(tile, name, layout, parts, wide):
+def warps(tile, name, layout, parts, wide, scales=False):
     """Make the kernel of out = a b, for matrices in a batch whose rows, or columns, begin at multiples of 16 bytes.
 
     Parameters
@@ -94,7 +94,8 @@ def warps(tile, name, layout, parts, wide):
     Returns
     -------
     kernel
-        ``kernel[(tiles, parts, matrices), tile.threads, stream, tile.shared_bytes](a, b, out, sizes, which, steps)``.
+        ``kernel[(tiles, parts, matrices), tile.threads, stream, tile.shared_bytes](a, b, out, sizes, which, steps,
+        factors)``.
         Arrays are flat, ``a`` and ``b`` of uint16 for both formats of 2 bytes; ``out`` is (matrices, parts, m, n).
         ``sizes`` is (m, n, k, elements from row to row, or from column to column, of ``a`` and ``b``); ``which`` and
         ``steps`` are as of `gpukit.matmul.fast.fast`. An operand that lies along K has a multiple of 16 bytes there.
@@ -111,10 +112,10 @@ def warps(tile, name, layout, parts, wide):
     shares = depth // small - 1
     copy_share, read = make_copy_share(tile, name, layout), make_read_part(tile, name, layout)
     multiply, multiply_parts = make_multiply(tile, name), make_multiply_parts(tile, name, layout)
-    store = make_store(tile, total if parts else form.result, wide)
+    store = make_store(tile, form, parts, wide, scales)
 
     @cuda.jit(launch_bounds=(tile.threads, 1))
-    def warps(a, b, out, sizes, which, matrix_steps):
+    def warps(a, b, out, sizes, which, matrix_steps, factors):
         memory = cuda.shared.array(0, uint8, alignment=128)
         tiles = view_at(memory, 0, all_stages, element)
         sums = cuda.local.array((down, across, 4), total)
@@ -170,7 +171,7 @@ def warps(tile, name, layout, parts, wide):
         wait_copies(0)
         cuda.syncthreads()
         start = (uint64(z) * uint64(cuda.gridDim.y) + uint64(cuda.blockIdx.y)) * m
-        store(out, memory, sums, start, row + warp_row, col + warp_col, m, n)
+        store(out, factors, memory, sums, start, row + warp_row, col + warp_col, m, n)
 
     return warps
 
@@ -384,15 +385,18 @@ def make_multiply(tile, name):
 
 
 @functools.cache
-def make_store(tile, element, wide):
-    """Make the device function by which a warp stores its sums."""
+def make_store(tile, form, is_total, wide, scales):
+    """Make the device function by which a warp stores its sums, with the factors if it ``scales``."""
+    element = form.total if is_total or scales else form.result
     down, columns = tile.warp_rows // 16, rows_columns(element, tile.warp_columns)
     parts, blocks = tile.warp_columns // columns, columns // 8
     view_rows = make_rows(element, columns, tile.threads // 32)
     store_rows = make_store_rows(element, columns, wide, pairs=True)
+    if scales:
+        store_rows = make_store_scaled(form.total, form.result, columns, wide)
 
     @cuda.jit(device=True, forceinline=True)
-    def store(out, memory, sums, start, row, col, m, n):
+    def store(out, factors, memory, sums, start, row, col, m, n):
         rows, words = view_rows(memory, 0)
         first = uint32(cuda.threadIdx.x) // uint32(32) * uint32(WARP_ROWS)
         for i in range(down):
@@ -403,6 +407,6 @@ def make_store(tile, element, wide):
                     values = sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3]
                     store_fragment(rows, (first, uint32(8 * block)), values)
                 cuda.syncwarp()
-                store_rows(out, rows, words, start, row + uint32(16 * i), col + uint32(part * columns), m, n)
+                store_rows(out, factors, rows, words, start, row + uint32(16 * i), col + uint32(part * columns), m, n)
 
     return store
