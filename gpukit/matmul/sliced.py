@@ -22,6 +22,8 @@ __all__ = ["SlicedTile", "sliced"]
 
 #: Elements between the rows of a warp's sums in shared memory, so that the lanes' pairs lie in different banks.
 PAD = 8
+#: Parts of K of which the last block reads the sums at a time.
+AT_ONCE = 16
 
 
 class SlicedTile(NamedTuple):
@@ -154,7 +156,7 @@ def sliced(tile, name, layout, scales=False):
     @cuda.jit(device=True, forceinline=True)
     def join(own, partials, counters, number, z, part, order):
         """Leave the sums of a part; return whether this block is the last of the tile, which has all sums then."""
-        last = cuda.shared.array(1, uint32)
+        last, held = cuda.shared.array(1, uint32), cuda.local.array(AT_ONCE, total)
         tid, parts = uint32(cuda.threadIdx.x), order.parts.value
         for e in range(count):
             partials[uint64(number) * uint64(area) + uint64(uint32(e * threads) + tid)] = own[e]
@@ -170,10 +172,13 @@ def sliced(tile, name, layout, scales=False):
             return False
         for e in range(count):
             own[e] = total(0)
-        for _ in range(parts):
-            for e in range(count):
-                own[e] += partials[uint64(first) * uint64(area) + uint64(uint32(e * threads) + tid)]
-            first = uint32(first + order.area.value)
+            at, step = uint64(first) * uint64(area) + uint64(uint32(e * threads) + tid), order.area.value * uint32(area)
+            for base in range(0, parts, AT_ONCE):
+                for u in range(AT_ONCE):  # those past the last part read the first, so that no load is behind a branch
+                    inside = uint32(base + u) < parts
+                    held[u] = partials[at + uint64(base + u) * uint64(step) if inside else at]
+                for u in range(AT_ONCE):
+                    own[e] += held[u] if uint32(base + u) < parts else total(0)
         return True
 
     return sliced

@@ -213,7 +213,11 @@ def test_no_tile_has_a_finding(kind, place, name, order, capability, monkeypatch
         precision = "tf32" if name == "tf32" else "highest"
         for launch, arguments in matmul.steps("fast", *arrays, out, precision=precision):
             assert gpukit.trace(launch, *arguments).findings == []
-    check(out, wide_a, wide_b, name)
+        check(out, wide_a, wide_b, name)
+        old = values_of(out)
+        for launch, arguments in matmul.steps("fast", *arrays, out, alpha=-2, beta=3, precision=precision):
+            launch(*arguments)
+    check(out, wide_a, wide_b, name, -2, 3, old)
 
 
 @pytest.mark.skipif(on_gpu(), reason="a mistake is planted; the GPU would not come back")
