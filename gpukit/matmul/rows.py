@@ -82,6 +82,7 @@ def make_store_rows(element, columns, wide, pairs=False):
 
     half = across // 2
     rows_at_once = 32 // half
+    pairs_once = min(WARP_ROWS // rows_at_once, LOADS)
 
     @cuda.jit(device=True, forceinline=True)
     def store_pairs(out, factors, rows, words, start, row, col, m, n):
@@ -90,19 +91,26 @@ def make_store_rows(element, columns, wide, pairs=False):
             return
         tid = uint32(cuda.threadIdx.x)
         first, lane = tid // uint32(32) * uint32(WARP_ROWS), tid % uint32(32)
+        held = cuda.local.array((pairs_once, 2), element)
         r, c = lane // uint32(half), uint32(uint32(2) * (lane % uint32(half)))
         first, below, at = uint32(first + r), uint32(row + r), (start + row + r) * n + col
-        for i in range(0, WARP_ROWS, rows_at_once):
-            odd = uint32(at) & uint32(1)
-            near = uint32(c - odd)
-            if uint32(below + uint32(i)) < m:
-                r = uint32(first + uint32(i))
-                if near > c:  # below 0: this lane stores the first element of the row and the last one
-                    out[at] = rows[r, 0]
-                    out[at + uint64(across - 1)] = rows[r, across - 1]
-                else:
-                    store2(out, at + near, rows[r, near], rows[r, uint32(near + uint32(1))])
-            at += uint64(n) * uint64(rows_at_once)
+        step = uint64(n) * uint64(rows_at_once)
+        for i in range(0, WARP_ROWS, rows_at_once * pairs_once):
+            for j in range(pairs_once):  # the loads overlap, as above
+                r, odd = uint32(first + uint32(i + rows_at_once * j)), uint32(at + uint64(j) * step) & uint32(1)
+                # If that is below 0, this lane stores the first element of the row and the last one.
+                near = uint32(c - odd)
+                held[j, 0] = rows[r, near if near <= c else uint32(0)]
+                held[j, 1] = rows[r, near + uint32(1) if near <= c else uint32(across - 1)]
+            for j in range(pairs_once):
+                near = uint32(c - (uint32(at) & uint32(1)))
+                if uint32(below + uint32(i + rows_at_once * j)) < m:
+                    if near > c:
+                        out[at] = held[j, 0]
+                        out[at + uint64(across - 1)] = held[j, 1]
+                    else:
+                        store2(out, at + near, held[j, 0], held[j, 1])
+                at += step
 
     if wide:
         return store_wide

@@ -359,7 +359,8 @@ def make_parts(tile, form, is_total, wide, scales, columns):
     element = form.total if is_total or scales else form.result
     width = rows_columns(element, columns)
     # All parts lie in the same rows of shared memory, so that a warp never stores to another one's.
-    view_rows, store_rows = make_rows(element, tile.columns, 4 * tile.groups), make_store_rows(element, width, wide)
+    view_rows = make_rows(element, tile.columns, 4 * tile.groups)
+    store_rows = make_store_rows(element, width, wide, pairs=True)
     if scales:
         store_rows = make_store_scaled(form.total, form.result, width, wide)
     rows_at = tile.stages * (tile.stage_bytes + 16)
