@@ -158,6 +158,9 @@ TENSOR_SPEEDS = {
         Speed(ShallowTile(64, 64, 32), 6, 0.45, 0.5, 0.8, 1),
         Speed(ShallowTile(32, 128, 32), 6, 0.45, 0.5, 0.8, 1),
         Speed(ShallowTile(16, 256, 32), 6, 0.45, 0.5, 0.8, 1),
+        Speed(ShallowTile(16, 16, 32, True), 40, 0.03, 0.8, 0.8, 1),
+        Speed(ShallowTile(16, 16, 64, True), 32, 0.05, 0.9, 0.8, 1),
+        Speed(ShallowTile(16, 32, 64, True), 24, 0.08, 0.9, 0.8, 1),
         Speed(SlicedTile(16, 16, 8, 1), 4, 0.37, 0.97, 0.6, 1),
         Speed(SlicedTile(16, 16, 8, 2), 3, 0.60, 1.39, 1.0, 1),
     ),
@@ -349,7 +352,9 @@ def choices(
     With ``in_slices`` groups of warps cut K in slices, not in parts.
     """
     for speed in speeds:
-        if isinstance(speed.tile, ShallowTile) and k > speed.tile.depth:
+        if isinstance(speed.tile, ShallowTile):  # all of K in one part
+            if speed.tile.apart or k <= speed.tile.depth:
+                yield predict(speed, m, n, k, batch, 1, multiprocessors, nbytes, lines), speed.tile, 1
             continue
         if in_slices and isinstance(speed.tile, GroupTile):
             for tile in _slices_of(speed.tile, m, n, k, batch):

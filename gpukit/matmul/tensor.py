@@ -332,7 +332,8 @@ def _small_launches(tile, name, sizes, operands, out, stores, factors, work):
 
 
 def _shallow_launches(tile, name, sizes, operands, out, stores, factors, work):
-    kernel = shallow(tile, name, _layout_of(operands), *stores)
+    evens = tuple(rows.along and rows.begins_aligned(4) and rows.ends_aligned(4) for rows in operands)
+    kernel = shallow(tile, name, _layout_of(operands), *stores, evens if tile.apart else (False, False))
     bits = [rows.flat.view(np.uint16) for rows in operands]
     return _tile_launches(kernel, tile, name, sizes, operands, bits, (), out, factors, work)
 
@@ -357,7 +358,8 @@ def _tile_launches(kernel, tile, name, sizes, operands, arrays, heads, out, fact
             work.zeros(down * across * batch if parts > 1 else 1),
         )
     intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
-    launch = configure_quietly(kernel, int(order.tiles), tile.threads, work.stream, tile.shared_bytes)
+    blocks = tile.blocks(int(order.tiles)) if isinstance(tile, ShallowTile) else int(order.tiles)
+    launch = configure_quietly(kernel, blocks, tile.threads, work.stream, tile.shared_bytes)
     sizes = tuple(np.uint32(size) for size in (m, n, k, a.pitch, b.pitch, *heads))
     yield launch, (*arrays, out, sizes, order, (np.uint64(a.step), np.uint64(b.step)), factors, *more)
 

@@ -124,6 +124,21 @@ def test_small_products_copy_nothing(shape, layout, depth):
     check(multiply(*arrays, name), wide_a, wide_b, name)
 
 
+@pytest.mark.parametrize(("layout", "k"), [("NT", 70), ("TN", 33), ("NN", 7)])
+def test_warps_with_tiles_of_their_own(layout, k, monkeypatch):
+    """Several matrices in a block, also with pairs along K that lie at multiples of 4 bytes."""
+    prefer(monkeypatch, "small")
+    tile = [speed.tile for speed in TENSOR_SPEEDS["small"] if getattr(speed.tile, "apart", False)][-1]
+    monkeypatch.setattr(tensor, "choose_tensor", lambda *_: (tile, 1))
+    (a, wide_a), (b, wide_b) = random_matrix((3, 19, k), "float16"), random_matrix((3, k, 33), "float16")
+    orders = [(0, 1, 2) if letter == "N" else (0, 2, 1) for letter in layout]
+    arrays = [laid_out(x, order) for x, order in zip((a, b), orders, strict=True)]
+    out = cuda.to_device(np.full((3, 19, 33), np.nan, np.float16))
+    ((launch, arguments),) = matmul.steps("fast", *arrays, out)
+    assert gpukit.trace(launch, *arguments).findings == []
+    check(out, wide_a, wide_b, "float16")
+
+
 def test_small_tiles_read_rows_that_begin_anywhere(monkeypatch):
     """All layouts, of memory that begins and ends at no multiple of 16 bytes."""
     prefer(monkeypatch, "small")
