@@ -231,7 +231,8 @@ def _tensor_product(variant, tile):
     word, map_type = types.uint32, types.Array(types.uint8, 1, "C")
     order = argument_type(make_order(1, 1, 1, 1, 1, ((1, 1), (1, 1))))
     factors = types.UniTuple(types.float32, 2)
-    numbers = types.UniTuple(word, 2), order, factors, types.Array(types.float32, 1, "C")
+    pair = types.UniTuple(word, 2)
+    numbers = pair, order, pair, factors, types.Array(types.float32, 1, "C")
     if variant == "turned":
         layout = "NN" if tile.columns == warpgroups.GROUP_ROWS * tile.groups else "TT"  # b across K, or a
         kernel = warpgroups.warpgroups(tile, "tf32", layout, True, True)
@@ -245,6 +246,7 @@ def _tensor_product(variant, tile):
     if variant == "warps":
         kernel = warps.warps(tile, "bfloat16", "NN", False, True)
         return kernel, (flat, flat, out, sizes, types.UniTuple(word, 5), steps, factors), tile.threads
+    steps = types.UniTuple(types.uint64, 4)
     if variant == "shallow":
         return (
             shallow.shallow(tile, "bfloat16", "NN", False, True),

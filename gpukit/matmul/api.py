@@ -35,7 +35,7 @@ from gpukit.matmul.double import DoubleTile, double
 from gpukit.matmul.fast import SUM_THREADS, TURN_ROWS, TURN_TILE, choose_sum, fast, scale, turn, widen
 from gpukit.matmul.operands import Flat, Operand, broadcast_rule, is_aligned, is_dense, operand, turned
 from gpukit.matmul.packed import pack, packed, square_of, takes_vectors
-from gpukit.matmul.tensor import takes_high, tensor_launches
+from gpukit.matmul.tensor import reads_grouped, takes_high, tensor_launches
 from gpukit.matmul.vector import (
     APART,
     THREADS,
@@ -548,11 +548,11 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
     With a format other products are on tensor cores.
     """
     lead, (m, k), n = tuple(out.shape[:-2]), a.shape[-2:], b.shape[-1]
-    operands = []
-    for array in (a, b):
+    operands, arrays, may_group = [], (a, b), format_name in ("float16", "bfloat16") and on_device is not None
+    for array in arrays:
         if on_device is not None:
             array = as_device_array(array) if cuda.is_cuda_array(array) else on_device(array)
-        found = operand(array, lead)
+        found = operand(array, lead, may_group)
         if found is None and broadcast_rule(tuple(array.shape[:-2]), lead) is not None and on_device is not None:
             found = operand(on_device(array), lead)
         operands.append(found)
@@ -565,7 +565,7 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
         return
     a, b, batch = *operands, prod(lead)
     rules, is_double = (a.rule, b.rule), dtype_of(out) == np.float64
-    follow = a.layout == "N" and a.step == m * a.pitch
+    follow, is_grouped = a.layout == "N" and a.step == m * a.pitch and not a.inner, a.inner or b.inner
     # Rows by a matrix are one product of it, for which a GPU may have no kernel in float64.
     alone = is_double and m == 1 and not _has_tensor_cores()
     if rules == ((1, batch), (batch, 1)) and batch > 1 and follow and not alone:
@@ -573,6 +573,12 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
         m, batch = batch * m, 1
         a, b = a._replace(rule=(1, 1), step=0), b._replace(rule=(1, 1), step=0)
     flat = Flat(a, b, out.reshape(-1), k, n, batch, is_aligned(out), alpha, beta)
+    as_they_are = not is_grouped or 1 < min(m, n) and k > 0 and reads_grouped(flat, m, n, str(format_name))
+    if on_device is not None and not as_they_are:
+        a, b = (on_device(array) if found.inner else array for array, found in zip(arrays, operands, strict=True))
+        yield from _fast_launches(a, b, out, alpha, beta, work, on_device, vectors=vectors, format_name=format_name)
+        return
+    vectors = vectors and not is_grouped
     if format_name == "high" and not takes_high(flat, m, n):
         format_name = None
     if vectors and format_name in PACKED_FORMATS and _takes_packed(flat, m, n):

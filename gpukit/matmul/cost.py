@@ -108,12 +108,14 @@ TENSOR_SPEEDS = {
         Speed(GroupTile(128, 256, 2, 4), 1, 0.65, 0.65, 3.3, 1),
         Speed(GroupTile(128, 192, 2, 5), 1, 0.50, 0.50, 2.8, 1),
         Speed(GroupTile(128, 128, 2, 6), 1, 0.36, 0.325, 2.0, 1),
-        Speed(GroupTile(128, 96, 2, 6), 1, 0.25, 0.32, 1.5, 1),
+        Speed(GroupTile(128, 96, 2, 6), 1, 0.28, 0.36, 1.5, 1),
         Speed(GroupTile(64, 256, 1, 5), 1, 0.36, 0.36, 2.4, 1),
         Speed(GroupTile(64, 128, 1, 8), 1, 0.205, 0.18, 1.5, 1),
-        Speed(GroupTile(128, 64, 2, 8), 1, 0.17, 0.19, 1.5, 1),
+        Speed(GroupTile(128, 64, 2, 8), 1, 0.19, 0.22, 1.5, 1),
         Speed(GroupTile(64, 96, 1, 8), 1, 0.19, 0.14, 1.5, 1),
         Speed(GroupTile(64, 64, 1, 12), 1, 0.167, 0.16, 1.1, 1),
+        Speed(GroupTile(64, 128, 1, 4, 2), 2, 0.205, 0.25, 2.0, 1),
+        Speed(GroupTile(64, 64, 1, 4, 3), 3, 0.15, 0.2, 1.5, 1),
         Speed(GroupTile(192, 192, 3, 4, 1, 2), 1, 0.73, 0.73, 2.2, 1),
         Speed(GroupTile(192, 160, 3, 4, 1, 2), 1, 0.62, 0.62, 2.2, 1),
         Speed(GroupTile(128, 256, 2, 4, 1, 2), 1, 0.66, 0.66, 2.2, 1),
@@ -154,13 +156,12 @@ TENSOR_SPEEDS = {
         Speed(SmallTile(16, 128, 16, 16, 2, 128), 2, 0.78, 1.25, 1.6, 1),
         Speed(SmallTile(32, 32, 16, 16, 2, 256), 3, 0.344, 1.69, 1.1, 1),
         Speed(ShallowTile(64, 16, 32), 11, 0.20, 0.5, 0.8, 1),
-        Speed(ShallowTile(64, 32, 32), 8, 0.30, 0.5, 0.8, 1),
-        Speed(ShallowTile(64, 64, 32), 6, 0.45, 0.5, 0.8, 1),
-        Speed(ShallowTile(32, 128, 32), 6, 0.45, 0.5, 0.8, 1),
-        Speed(ShallowTile(16, 256, 32), 6, 0.45, 0.5, 0.8, 1),
-        Speed(ShallowTile(16, 16, 32, True), 40, 0.03, 0.8, 0.8, 1),
-        Speed(ShallowTile(16, 16, 64, True), 32, 0.05, 0.9, 0.8, 1),
-        Speed(ShallowTile(16, 32, 64, True), 24, 0.08, 0.9, 0.8, 1),
+        Speed(ShallowTile(64, 32, 32), 8, 0.30, 0.7, 0.8, 1),
+        Speed(ShallowTile(64, 64, 32), 6, 0.45, 1.4, 0.8, 1),
+        Speed(ShallowTile(32, 128, 32), 6, 0.45, 1.4, 0.8, 1),
+        Speed(ShallowTile(16, 256, 32), 6, 0.45, 1.4, 0.8, 1),
+        Speed(ShallowTile(16, 16, 32, True), 40, 0.042, 0.8, 0.8, 1),
+        Speed(ShallowTile(16, 16, 64, True), 32, 0.1, 1.4, 1.0, 1),
         Speed(SlicedTile(16, 16, 8, 1), 4, 0.37, 0.97, 0.6, 1),
         Speed(SlicedTile(16, 16, 8, 2), 3, 0.60, 1.39, 1.0, 1),
     ),
@@ -174,6 +175,7 @@ SLICES = {1: 1.0, 2: 1.0, 3: 0.84, 4: 0.91, 8: 0.85}
 LAUNCH, CLUSTER, SUM, SUM_PART = 4.0, 1.3, 3.0, 0.02
 #: Where the last block of a tile adds up parts: microseconds, bytes per microsecond, microseconds a part (small tiles).
 JOIN, JOIN_BYTES, JOIN_PART = 2.0, 7e4, 0.1
+SLICED_JOIN, SLICED_JOIN_PART = 1.5, 0.03
 #: Where the blocks of a cluster add up slices: microseconds, and bytes per microsecond.
 SLICE, SLICE_BYTES = 1.0, 8e4
 #: L2 bandwidth of a multiprocessor, in bytes per microsecond of whole lines, if all are busy; if only a few are, each
@@ -209,7 +211,7 @@ MAX_SIZE = 2**31 - 1
 LARGE_TILES, WAVE_MARGIN = 2, 1.02
 #: Factors on the time of the best tile, by the bytes of an element, where it is compared with `packed_time`: that of
 #: small products of float32 is longer than predicted. So many microseconds take tiles that all run at once.
-PACKED_MARGIN, ONE_ROUND = {2: 1.0, 4: 1.17, 8: 0.95}, 6.0
+PACKED_MARGIN, ONE_ROUND = {2: 0.9, 4: 1.17, 8: 0.95}, 6.0
 #: A last tile with at most so many rows or columns may be computed on its own, by another tile.
 MAX_EDGE = 64
 
@@ -291,8 +293,10 @@ def _costs(speed, n, blocks, multiprocessors, lines):
 
 def _time_to_add(tile, itemsize, results, parts):
     """Microseconds of adding up the parts of K, or its slices."""
-    if isinstance(tile, SmallTile | SlicedTile):
+    if isinstance(tile, SmallTile):
         return JOIN + JOIN_PART * parts
+    if isinstance(tile, SlicedTile):
+        return SLICED_JOIN + SLICED_JOIN_PART * parts
     if isinstance(tile, GroupTile):
         nbytes = 4 * tile.rows * tile.columns
         if tile.slices > 1:
@@ -360,7 +364,8 @@ def choices(
             for tile in _slices_of(speed.tile, m, n, k, batch):
                 yield predict(speed._replace(tile=tile), m, n, k, batch, 1, multiprocessors, nbytes, lines), tile, 1
             continue
-        most = min(MAX_PARTS, MAX_ELEMENTS // (batch * m * n), ceil_div(k, speed.tile.depth) // MIN_STEPS)
+        steps = ceil_div(k, speed.tile.depth) // (1 if isinstance(speed.tile, SlicedTile) else MIN_STEPS)
+        most = min(MAX_PARTS, MAX_ELEMENTS // (batch * m * n), steps)
         for parts in range(1, max(1, most if batch <= MAX_MATRICES else 1) + 1):
             yield predict(speed, m, n, k, batch, parts, multiprocessors, nbytes, lines), speed.tile, parts
 

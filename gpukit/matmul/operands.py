@@ -28,6 +28,9 @@ class Operand(NamedTuple):
         (div, mod): matrix z of the result needs matrix z // div % mod.
     wide : bool
         Whether all rows, or columns, begin at multiples of 16 bytes, and end there.
+    inner, outer_step : int
+        If ``inner`` is not 0, groups of so many matrices follow one another with other gaps than the matrices of a
+        group: ``outer_step`` elements from group to group. So lie the heads of attention, stored token by token.
     """
 
     flat: Any
@@ -36,15 +39,17 @@ class Operand(NamedTuple):
     step: int
     rule: tuple
     wide: bool
+    inner: int = 0
+    outer_step: int = 0
 
     def at(self, row: int, col: int) -> Any:
         """The memory from an element of the first matrix on."""
         return self.flat[row * self.pitch + col if self.layout == "N" else col * self.pitch + row :]
 
 
-def operand(array, lead) -> Operand | None:
+def operand(array, lead, grouped: bool = False) -> Operand | None:
     """An operand as the fast kernels take it; None if neither its rows nor its columns can be read, or if the matrices
-    do not follow one another.
+    do not follow one another. If it may be ``grouped``, groups of matrices can.
     """
     (rows, columns), item = array.shape[-2:], dtype_of(array).itemsize
     if array.size == 0:  # nothing is read
@@ -58,25 +63,28 @@ def operand(array, lead) -> Operand | None:
     else:
         return None
     own = tuple(1 if stride == 0 else n for n, stride in zip(array.shape[:-2], outer, strict=True))
-    step = 0
+    step = inner = outer_step = 0
+    count = 1
     for n, stride in zip(own[::-1], outer[::-1], strict=True):  # from the innermost axis on
         if n == 1:
             continue
         if step == 0:
             step = following = stride
         elif stride != following:
-            return None
-        following *= n
+            if inner or not grouped or isinstance(array, np.ndarray):
+                return None
+            inner, outer_step, following = count, stride, stride
+        following, count = following * n, count * n
     rule = broadcast_rule(own, lead)
-    if rule is None or pitch < extent * item or step < 0 or any(size % item for size in (pitch, step)):
+    if rule is None or pitch < extent * item or step < 0 or any(size % item for size in (pitch, step, outer_step)):
         return None
     if isinstance(array, np.ndarray):
         flat = (array if layout == "N" else array.swapaxes(-1, -2)).reshape(-1)
     else:
         low, high = span(array)
         flat = window(array, dtype_of(array), (high - low) // item)
-    wide = all(size % 16 == 0 for size in (address_of(array), pitch, step, extent * item))
-    return Operand(flat, layout, pitch // item, step // item, rule, wide)
+    wide = all(size % 16 == 0 for size in (address_of(array), pitch, step, outer_step, extent * item))
+    return Operand(flat, layout, pitch // item, step // item, rule, wide, inner, outer_step // item)
 
 
 def turned(matrix: Operand) -> Operand:

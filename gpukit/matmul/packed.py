@@ -30,9 +30,10 @@ BLOCKS, FEW_THREADS, ENOUGH, SHARE, MIN_SHARE, MIN_PART, MAX_PARTS = 4, 64, 1 <<
 LOADS, SHORT_LOADS = 4, 16
 #: Rows for each column of ``b`` that a block has where it has the same ``b`` for all.
 ROWS_PER_COLUMN = 4
-#: Microseconds of a launch, of each k up to a limit, of 10^6 threads, of a k of these, and of 10^6 bytes, measured on
-#: an H200.
-LAUNCH, STEP, MAX_STEPS, MILLION_THREADS, MILLION_STEPS, MEGABYTE = 6.0, 0.045, 300, 8.0, 0.6, 0.22
+#: Microseconds of a launch, of each k up to a limit, of 10^6 threads, of a k of these, and of 10^6 bytes by the bytes
+#: of an element, measured on an H200.
+LAUNCH, STEP, MAX_STEPS, MILLION_THREADS, MILLION_STEPS = 6.0, 0.045, 300, 8.0, 0.6
+MEGABYTE = {2: 0.65, 4: 0.22, 8: 0.22}
 #: The most columns of ``b`` for many rows. A larger K is for results of a few elements.
 MAX_TALL, MAX_K, MAX_DEEP = 16, 4096, 128
 #: The largest matrices that are multiplied by vectors, and K by those of other sizes, along K and across it.
@@ -47,7 +48,7 @@ def packed_time(m: int, n: int, k: int, batch: int, itemsize: int) -> float:
     squares = ceil_div(m, SQUARE) * ceil_div(n, SQUARE) * batch / 1e6
     nbytes = itemsize * batch * (m * k + k * n + m * n) / 1e6
     steps = STEP * min(k, MAX_STEPS)
-    return LAUNCH + steps + squares * (MILLION_THREADS + MILLION_STEPS * k) + MEGABYTE * nbytes
+    return LAUNCH + steps + squares * (MILLION_THREADS + MILLION_STEPS * k) + MEGABYTE[itemsize] * nbytes
 
 
 def takes_vectors(count: int, k: int, batch: int, is_along: bool) -> bool:

@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpukit.backend import cuda, uint32
+from gpukit.backend import cuda, uint32, uint64
 from gpukit.divisors import Divisor, divided, make_divisor
 from warpstep.integers import ceil_div
 
-__all__ = ["RASTER", "Order", "make_order", "matrices_of", "place", "spread"]
+__all__ = ["ALL", "RASTER", "Order", "make_order", "matrices_of", "place", "spread", "starts_of"]
 
 #: Rows of tiles that consecutive blocks share: they read the same parts of ``b`` while these are in the L2 cache. As
 #: many blocks as an H200 runs at a time then make a square: with 4, a product of 8192 takes 2 % longer.
@@ -34,17 +34,32 @@ class Order(NamedTuple):
     mod_a: Divisor
     div_b: Divisor
     mod_b: Divisor
+    # Matrices of a group, of ``a`` and ``b``.
+    inner_a: Divisor
+    inner_b: Divisor
 
 
-def make_order(down: int, across: int, steps: int, parts: int, matrices: int, rules: tuple = ((1, 1), (1, 1))) -> Order:
+#: Matrices of a group where there is only one.
+ALL = 2**31 - 1
+
+
+def make_order(
+    down: int,
+    across: int,
+    steps: int,
+    parts: int,
+    matrices: int,
+    rules: tuple = ((1, 1), (1, 1)),
+    inner: tuple = (ALL, ALL),
+) -> Order:
     """Make the order of so many rows and columns of tiles, each with so many steps; ``rules`` are (div, mod) of ``a``
-    and ``b``.
+    and ``b``, ``inner`` the matrices of their groups.
     """
     tiles, share, high = down * across * parts * matrices, ceil_div(steps, parts), down % RASTER or RASTER
     area, band, last, pieces = map(make_divisor, (down * across, across * RASTER, high, parts))
     rest = [make_divisor(n) for rule in rules for n in rule]
     counts = np.uint32(tiles), np.uint32(down), np.uint32(steps), np.uint32(share)
-    return Order(*counts[:2], area, band, last, pieces, *counts[2:], *rest)
+    return Order(*counts[:2], area, band, last, pieces, *counts[2:], *rest, *map(make_divisor, inner))
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -73,6 +88,19 @@ def matrices_of(z, order):
     _, z_a = divided(z_a, order.mod_a)
     _, z_b = divided(z_b, order.mod_b)
     return z_a, z_b
+
+
+@cuda.jit(device=True, forceinline=True)
+def starts_of(z, order, steps):
+    """The first elements of these matrices; ``steps`` are those from matrix to matrix of a group of ``a`` and of ``b``,
+    and from group to group.
+    """
+    z_a, z_b = matrices_of(z, order)
+    (group_a, z_a), (group_b, z_b) = divided(z_a, order.inner_a), divided(z_b, order.inner_b)
+    return (
+        uint64(z_a) * steps[0] + uint64(group_a) * steps[2],
+        uint64(z_b) * steps[1] + uint64(group_b) * steps[3],
+    )
 
 
 @cuda.jit(device=True, forceinline=True)

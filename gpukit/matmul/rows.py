@@ -6,7 +6,15 @@ from gpukit.backend import cuda, types, uint32, uint64
 from gpukit.intrinsics import load4, store2, store4, view_at
 from gpukit.intrinsics.bfloat16 import bfloat16_of, float_of
 
-__all__ = ["WARP_ROWS", "make_combine", "make_rows", "make_store_rows", "make_store_scaled", "rows_bytes", "rows_columns"]
+__all__ = [
+    "WARP_ROWS",
+    "make_combine",
+    "make_rows",
+    "make_store_rows",
+    "make_store_scaled",
+    "rows_bytes",
+    "rows_columns",
+]
 
 #: A warp stores 16 rows at a time, up to 128 bytes of each.
 WARP_ROWS, ROW = 16, 128

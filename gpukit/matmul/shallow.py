@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gpukit.backend import cuda, types, uint8, uint32, uint64
 from gpukit.intrinsics import load2, mma
 from gpukit.matmul.formats import FORMATS, INSTRUCTION
-from gpukit.matmul.raster import matrices_of, place
+from gpukit.matmul.raster import place, starts_of
 from gpukit.matmul.rows import WARP_ROWS, rows_bytes
 from gpukit.matmul.warps import make_store
 from warpstep.integers import ceil_div
@@ -67,9 +67,9 @@ class ShallowTile(NamedTuple):
 
 @functools.cache
 def shallow(tile, name, layout, parts, wide, scales=False, evens=(False, False)):
-    """Make the kernel of out = a b for matrices in a batch, with the arguments of `gpukit.matmul.warps.warps`; K has
-    ``tile.depth`` bytes at most unless the tiles are apart. ``name`` is "float16" or "bfloat16". ``evens``: whether
-    pairs along K of ``a`` and ``b`` lie at multiples of 4 bytes.
+    """Make the kernel of out = a b for matrices in a batch, with the arguments of `gpukit.matmul.sliced.sliced` up to
+    ``factors``. K has ``tile.depth`` bytes at most unless the tiles are apart. ``name`` is "float16" or "bfloat16".
+    ``evens``: whether pairs along K of ``a`` and ``b`` lie at multiples of 4 bytes, and K is even.
     """
     form, (rows, columns, depth, apart) = FORMATS[name], tile
     total, pieces, across, warps_down = form.total, depth // INSTRUCTION, tile.warp_columns // 8, rows // WARP_ROWS
@@ -90,8 +90,7 @@ def shallow(tile, name, layout, parts, wide, scales=False, evens=(False, False))
                 return
         z, _, row, col, _, _ = place(number, order)
         row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
-        z_a, z_b = matrices_of(z, order)
-        start_a, start_b = uint64(z_a) * matrix_steps[0], uint64(z_b) * matrix_steps[1]
+        start_a, start_b = starts_of(z, order, matrix_steps)
         lane = uint32(cuda.threadIdx.x) % uint32(WARP)
         if not apart:
             row = uint32(row + warp % uint32(warps_down) * uint32(WARP_ROWS))

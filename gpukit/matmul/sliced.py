@@ -13,7 +13,7 @@ from gpukit.backend import cuda, types, uint8, uint32, uint64
 from gpukit.intrinsics import mma, view_at
 from gpukit.intrinsics.bfloat16 import bfloat16_of
 from gpukit.matmul.formats import FORMATS, INSTRUCTION
-from gpukit.matmul.raster import matrices_of, place
+from gpukit.matmul.raster import place, starts_of
 from gpukit.matmul.rows import make_combine
 from gpukit.matmul.shallow import make_load_pair
 from warpstep.limits import WARP
@@ -76,11 +76,11 @@ def sliced(tile, name, layout, scales=False):
     Returns
     -------
     kernel
-        ``kernel[tiles, tile.threads, stream, tile.shared_bytes](a, b, out, sizes, order, steps, factors, partials, counters)``,
-        with the `Order` of its tiles. Arrays are flat, ``a`` and ``b`` of uint16. ``sizes`` is (m, n, k, elements from
-        row to row, or from column to column, of ``a`` and ``b``), ``steps`` those from matrix to matrix. ``partials``
-        has tile.rows * tile.columns sums for each tile of a part of K, ``counters`` a number for each tile: the last
-        block of a tile adds the parts up in their order.
+        ``kernel[tiles, tile.threads, stream, tile.shared_bytes](a, b, out, sizes, order, steps, factors, partials,
+        counters)``, with the `Order` of its tiles. Arrays are flat, ``a`` and ``b`` of uint16. ``sizes`` is (m, n, k,
+        elements from row to row, or from column to column, of ``a`` and ``b``), ``steps`` as of `starts_of`.
+        ``partials`` has tile.rows * tile.columns sums for each tile of a part of K, ``counters`` a number for each
+        tile: the last block of a tile adds the parts up in their order.
     """
     form, (rows, columns, warps, pieces) = FORMATS[name], tile
     total, element, small = form.total, form.result, form.small
@@ -101,8 +101,7 @@ def sliced(tile, name, layout, scales=False):
         number = uint32(cuda.blockIdx.x)
         z, part, row, col, first, last = place(number, order)
         row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
-        z_a, z_b = matrices_of(z, order)
-        start_a, start_b = uint64(z_a) * matrix_steps[0], uint64(z_b) * matrix_steps[1]
+        start_a, start_b = starts_of(z, order, matrix_steps)
         first, limit = uint32(first * uint32(depth)), uint32(min(k, uint32(last * uint32(depth))))
         tid = uint32(cuda.threadIdx.x)
         warp, lane = tid // uint32(WARP), tid % uint32(WARP)

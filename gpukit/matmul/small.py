@@ -10,7 +10,7 @@ import functools
 from gpukit.backend import cuda, int32, types, uint8, uint32, uint64
 from gpukit.intrinsics import byte_perm, load4, store4, view_at
 from gpukit.matmul.formats import FORMATS
-from gpukit.matmul.raster import matrices_of, place
+from gpukit.matmul.raster import place, starts_of
 from gpukit.matmul.warps import (
     CHUNK,
     HELD,
@@ -45,8 +45,9 @@ def small(tile, name, layout, parts, wide, scales=False):
     """Make the kernel of out = a b for matrices in a batch, launched like that of `gpukit.matmul.warps.warps`.
 
     ``tile`` is a `SmallTile`; ``name`` is "float16" or "bfloat16". Rows, or columns, of ``a`` and ``b`` begin anywhere.
-    The arguments are ``(a, b, words_a, words_b, out, sizes, which, steps, factors, partials, counters)``. ``words_a`` has the
-    whole chunks of 16 bytes of ``a``, as uint32; ``sizes`` ends with the elements of ``a``, and of ``b``, before these.
+    The arguments are ``(a, b, words_a, words_b, out, sizes, order, steps, factors, partials, counters)``. ``words_a``
+    has the whole chunks of 16 bytes of ``a``, as uint32; ``sizes`` ends with the elements of ``a``, and of ``b``,
+    before these.
     ``partials`` has tile.rows * tile.columns sums for each block, ``counters`` one number for each tile: blocks with a
     part of K leave their sums there, and the last one of a tile adds them in the order of the parts.
     """
@@ -79,8 +80,7 @@ def small(tile, name, layout, parts, wide, scales=False):
         number = uint32(cuda.blockIdx.x)
         z, part, row, col, first, last = place(number, order)
         row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
-        z_a, z_b = matrices_of(z, order)
-        start_a, start_b = uint64(z_a) * matrix_steps[0], uint64(z_b) * matrix_steps[1]
+        start_a, start_b = starts_of(z, order, matrix_steps)
         first, limit = uint32(first * uint32(depth)), uint32(min(k, uint32(last * uint32(depth))))
         # The thread: a lane of a warp, which has a place in the tile.
         tid = uint32(cuda.threadIdx.x)

@@ -33,7 +33,7 @@ from gpukit.matmul.fast import SUM_THREADS, choose_sum
 from gpukit.matmul.formats import FORMATS, Format
 from gpukit.matmul.maps import movable_map
 from gpukit.matmul.operands import Flat, Operand
-from gpukit.matmul.raster import make_order
+from gpukit.matmul.raster import ALL, make_order
 from gpukit.matmul.shallow import ShallowTile, shallow
 from gpukit.matmul.sliced import SlicedTile, sliced
 from gpukit.matmul.small import SmallTile, small
@@ -42,7 +42,7 @@ from gpukit.matmul.warps import WarpTile, warps
 from warpstep.integers import ceil_div
 from warpstep.limits import LINE, MAX_GRID_YZ
 
-__all__ = ["Rows", "takes_high", "tensor_launches"]
+__all__ = ["Rows", "reads_grouped", "takes_high", "tensor_launches"]
 
 #: Bytes that rows must begin at multiples of. Those of a copy are whole lines, so that a row of a tile is one.
 UNIT = 16
@@ -63,6 +63,7 @@ class Rows(NamedTuple):
     pitch, step : int
         Elements from row to row, and from matrix to matrix.
     rule : (int, int)
+    inner, outer_step : int
         As of `Operand`.
     """
 
@@ -74,6 +75,8 @@ class Rows(NamedTuple):
     pitch: int
     step: int
     rule: tuple
+    inner: int = 0
+    outer_step: int = 0
 
     @property
     def matrix_step(self) -> int:
@@ -89,13 +92,17 @@ class Rows(NamedTuple):
     def lines(self) -> float:
         """How many cache lines as many bytes of a row lie in, on average."""
         item = dtype_of(self.flat).itemsize
-        step = gcd(self.pitch * item, self.matrix_step * item, LINE)
+        step = gcd(self.pitch * item, self.matrix_step * item, self.outer_step * item, LINE)
         return 2.0 - step / LINE if address_of(self.flat) % step == 0 else 2.0
 
     def begins_aligned(self, unit: int = UNIT) -> bool:
         """Whether all rows begin at multiples of so many bytes."""
         item = dtype_of(self.flat).itemsize
-        return all(n % unit == 0 for n in (address_of(self.flat), self.pitch * item, self.matrix_step * item))
+        return all(n % unit == 0 for n in self._places(item))
+
+    def _places(self, item):
+        steps = self.pitch, self.matrix_step, self.outer_step
+        return address_of(self.flat), *(step * item for step in steps)
 
     def ends_aligned(self, unit: int = UNIT) -> bool:
         """Whether all rows end at multiples of so many bytes too."""
@@ -113,10 +120,7 @@ def tensor_launches(flat: Flat, m: int, n: int, name: str, work):
         yield from _sum_launches(parts, flat, m, n, 0, form, factors, work.stream)
         return
     has_groups = _check_capability()
-    found = [
-        _rows(operand, rows, flat.k, operand.layout == along)
-        for operand, rows, along in zip((flat.a, flat.b), (m, n), "NT", strict=True)
-    ]
+    found = _both_rows(flat, m, n)
     kind, copied = _choose_kind(found, form, ways, (m, n, flat.k, batch), has_groups)
     copy = _copy_rows if _have_chunks(found, copied, form, ways) else _copy_each
     copies, operands = copy(found, copied, form, ways, work) if copied else ([], found)
@@ -148,6 +152,25 @@ def tensor_launches(flat: Flat, m: int, n: int, name: str, work):
         yield from _sum_launches(target, flat, m, n, summed, form, factors, work.stream)
 
 
+def _both_rows(flat: Flat, m: int, n: int) -> list[Rows]:
+    return [
+        _rows(operand, rows, flat.k, operand.layout == along)
+        for operand, rows, along in zip((flat.a, flat.b), (m, n), "NT", strict=True)
+    ]
+
+
+def reads_grouped(flat: Flat, m: int, n: int, name: str) -> bool:
+    """Whether operands of which one is grouped are multiplied as they lie."""
+    form, has_groups, found = FORMATS[name], _check_capability(), _both_rows(flat, m, n)
+    kind, copied = _choose_kind(found, form, (PLAIN, PLAIN), (m, n, flat.k, flat.batch), has_groups)
+    if kind == "small":
+        return True
+    fits = [rows.outer_step % rows.pitch == 0 if rows.along else rows.inner * rows.step <= rows.pitch for rows in found]
+    return kind in ("groups", "few") and all(
+        not rows.inner or which not in copied and fits[which] for which, rows in enumerate(found)
+    )
+
+
 def takes_high(flat: Flat, m: int, n: int) -> bool:
     """Whether "high" computes this product by three of TF32."""
     kind = "groups" if _check_capability() else _warps_kind()
@@ -177,7 +200,7 @@ def _warps_kind():
 
 def _rows(operand: Operand, extent: int, k: int, along: bool) -> Rows:
     rows, columns = (extent, k) if along else (k, extent)
-    return Rows(operand.flat, along, operand.rule[1], rows, columns, operand.pitch, operand.step, operand.rule)
+    return Rows(operand.flat, along, operand.rule[1], rows, columns, *operand[2:5], *operand[6:])
 
 
 def _choose_kind(found: list[Rows], form: Format, ways: tuple, sizes: tuple, has_groups: bool) -> tuple[str, list[int]]:
@@ -300,7 +323,12 @@ def _group_launches(tile, name, sizes, operands, out, stores, factors, work):
         intrinsics.set_cluster_size(kernel, of_cluster)
     maps = [movable_map(_array_of(rows), box, work) for rows, box in zip(operands, found_boxes, strict=True)]
     down, across, steps = tile.down(m), ceil_div(n, tile.columns), ceil_div(k, FORMATS[name].depth)
-    order = make_order(down, across, steps, 1, batch, tuple(rows.rule for rows in operands))
+    inner = tuple(rows.inner or (ALL if rows.along else 1) for rows in operands)
+    order = make_order(down, across, steps, 1, batch, tuple(rows.rule for rows in operands), inner)
+    asides = tuple(
+        np.uint32((rows.outer_step // rows.pitch if rows.along else rows.step) if rows.inner else 0)
+        for rows in operands
+    )
     blocks, held = int(order.tiles) * tile.slices, 0
     if tile.slices == 1:
         clusters = max(cuda.get_current_device().MULTIPROCESSOR_COUNT * tile.resident // of_cluster, 1)
@@ -310,7 +338,7 @@ def _group_launches(tile, name, sizes, operands, out, stores, factors, work):
     launch = configure_quietly(kernel, blocks, tile.threads, work.stream, tile.shared_bytes)
     out = out.view(np.float32) if is_turned(name, layout) else out
     partials = work.take("partials", held, dtype_of_type(FORMATS[name].total))
-    yield launch, (*maps, out, (np.uint32(m), np.uint32(n)), order, factors, partials)
+    yield launch, (*maps, out, (np.uint32(m), np.uint32(n)), order, asides, factors, partials)
 
 
 def _layout_of(operands):
@@ -318,10 +346,16 @@ def _layout_of(operands):
 
 
 def _array_of(rows: Rows):
-    """The matrices of an operand as an array of three axes."""
-    item = dtype_of(rows.flat).itemsize
-    strides = rows.matrix_step * item, rows.pitch * item, item
-    return device_array_of((rows.matrices, rows.rows, rows.columns), strides, dtype_of(rows.flat), rows.flat)
+    """The matrices of an operand as an array of three axes. If they are grouped, the groups are below one another, or
+    if they lie across K the matrices of one beside each other: K ends where it does in memory.
+    """
+    item, count = dtype_of(rows.flat).itemsize, rows.matrices // (rows.inner or rows.matrices)
+    shape, step = (rows.matrices, rows.rows, rows.columns), rows.matrix_step
+    if rows.inner and rows.along:
+        shape = rows.inner, rows.rows + (count - 1) * rows.outer_step // rows.pitch, rows.columns
+    elif rows.inner:
+        shape, step = (count, rows.rows, (rows.inner - 1) * rows.step + rows.columns), rows.outer_step
+    return device_array_of(shape, (step * item, rows.pitch * item, item), dtype_of(rows.flat), rows.flat)
 
 
 def _small_launches(tile, name, sizes, operands, out, stores, factors, work):
@@ -350,7 +384,8 @@ def _tile_launches(kernel, tile, name, sizes, operands, arrays, heads, out, fact
     a, b = operands
     form = FORMATS[name]
     down, across, steps = ceil_div(m, tile.rows), ceil_div(n, tile.columns), ceil_div(k * form.itemsize, tile.depth)
-    order, more = make_order(down, across, steps, parts, batch, (a.rule, b.rule)), ()
+    inner = a.inner or ALL, b.inner or ALL
+    order, more = make_order(down, across, steps, parts, batch, (a.rule, b.rule), inner), ()
     if joins:
         held = int(order.tiles) * tile.rows * tile.columns if parts > 1 else 1
         more = (
@@ -361,7 +396,8 @@ def _tile_launches(kernel, tile, name, sizes, operands, arrays, heads, out, fact
     blocks = tile.blocks(int(order.tiles)) if isinstance(tile, ShallowTile) else int(order.tiles)
     launch = configure_quietly(kernel, blocks, tile.threads, work.stream, tile.shared_bytes)
     sizes = tuple(np.uint32(size) for size in (m, n, k, a.pitch, b.pitch, *heads))
-    yield launch, (*arrays, out, sizes, order, (np.uint64(a.step), np.uint64(b.step)), factors, *more)
+    matrix_steps = tuple(map(np.uint64, (a.step, b.step, a.outer_step, b.outer_step)))
+    yield launch, (*arrays, out, sizes, order, matrix_steps, factors, *more)
 
 
 def _chunks(bits):

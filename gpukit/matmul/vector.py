@@ -44,6 +44,8 @@ MAX_WARP_K, MAX_LONG_K = 2048, 8192
 MAX_BLOCK_K, MIN_LANES, FEW_RESULTS, FEW_BLOCKS = 32, 8, 4096, 2
 #: From so many rows on, which do not begin at multiples of 16 bytes, so few threads of `along` read one.
 MANY_ROWS, NARROW_LANES = 1 << 16, 8
+#: With more lanes than these for all rows, fewer share one, but for so many.
+MANY_LANES, MIN_SHARED = 1 << 20, 2
 #: Elements of a thread of `across` that are apart, and the fewest of all matrices for that.
 APART, MIN_APART = 4, 1 << 22
 #: `several` takes so many vectors at most, by a matrix of so many rows of so many elements at least.
@@ -77,6 +79,9 @@ def choose_vector(
         lanes = min(LANES, next_power_of_two(max(2, ceil_div(k, width))))
         lanes = lanes if k <= (MAX_LONG_K if enough else MAX_WARP_K) else THREADS
         lanes = min(lanes, NARROW_LANES) if width == 1 and count * batch >= MANY_ROWS else lanes
+        # Warps that come and go cost more than the loads: of many rows a lane has several.
+        while MIN_SHARED < lanes <= LANES and count * batch * lanes > MANY_LANES and k * 2 <= UNROLL * width * lanes:
+            lanes //= 2
     elif count * batch < FEW_RESULTS and not apart:
         lanes, blocks_each = MIN_LANES, FEW_BLOCKS
     else:

@@ -15,6 +15,7 @@ import functools
 from typing import NamedTuple
 
 from gpukit.backend import cuda, uint8, uint32, uint64
+from gpukit.divisors import divided
 from gpukit.intrinsics import (
     cluster_sync,
     copy_tensor,
@@ -37,7 +38,15 @@ from gpukit.intrinsics import (
 from gpukit.matmul.formats import FORMATS, ROW
 from gpukit.matmul.joined import make_exchange, make_owns, make_slice
 from gpukit.matmul.raster import matrices_of, place
-from gpukit.matmul.rows import WARP_ROWS, make_combine, make_rows, make_store_rows, make_store_scaled, rows_bytes, rows_columns
+from gpukit.matmul.rows import (
+    WARP_ROWS,
+    make_combine,
+    make_rows,
+    make_store_rows,
+    make_store_scaled,
+    rows_bytes,
+    rows_columns,
+)
 from gpukit.matmul.turned import make_following, make_turned_multiply, make_turned_store
 from warpstep.integers import ceil_div
 from warpstep.limits import GROUP
@@ -142,10 +151,12 @@ def warpgroups(tile, name, layout, is_total, wide, scales=False):
     Returns
     -------
     kernel
-        ``kernel[blocks, tile.threads, stream, tile.shared_bytes](map_a, map_b, out, (m, n), order, factors,
-        partials)``, with
+        ``kernel[blocks, tile.threads, stream, tile.shared_bytes](map_a, map_b, out, (m, n), order, asides,
+        factors, partials)``, with
         the `Order` of its tiles. The tensor maps have the boxes of `boxes`, on arrays of three axes. ``partials`` are
-        as of `make_exchange`. The kernel needs clusters of ``tile.cluster * tile.slices`` blocks; with slices it needs
+        as of `make_exchange`, ``asides`` the rows in memory from group to group of an operand along
+        K, and the columns from matrix to matrix of a group of one across K. The kernel needs clusters of
+        ``tile.cluster * tile.slices`` blocks; with slices it needs
         a cluster for each tile.
     """
     rows, columns, groups, stages, _, cluster, slices, swapped = tile
@@ -160,12 +171,13 @@ def warpgroups(tile, name, layout, is_total, wide, scales=False):
     b_at, full_at = stages * rows * ROW, stages * tile.stage_bytes
     free_at = full_at + 8 * stages
     count = rows * columns // (GROUP * groups)
+    along_a, along_b = layout[0] == "N", layout[1] == "T"
     slice_of, owns, (leave, add_up) = make_slice(slices), make_owns(tile), make_exchange(tile, total, count)
     # Three groups have 168 registers a thread, the most there are. Those with 128 sums a thread can use more.
     gives = tile.threads == 3 * GROUP and rows * columns == 2 * GROUP * 128
 
     @cuda.jit(launch_bounds=(tile.threads, tile.resident))
-    def warpgroups(map_a, map_b, out, sizes, order, factors, partials):
+    def warpgroups(map_a, map_b, out, sizes, order, asides, factors, partials):
         memory = cuda.shared.array(0, uint8, alignment=1024)
         tiles_a, tiles_b = view_at(memory, 0, shape_a, element), view_at(memory, b_at, shape_b, element)
         full, free = view_at(memory, full_at, stages, uint64), view_at(memory, free_at, stages, uint64)
@@ -194,11 +206,21 @@ def warpgroups(tile, name, layout, is_total, wide, scales=False):
                     z, _, row, col, step, last = place(number, order)
                     step, last = slice_of(step, last, slice_)
                     z_a, z_b = matrices_of(z, order)
-                    row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
+                    (group_a, z_a), (group_b, z_b) = divided(z_a, order.inner_a), divided(z_b, order.inner_b)
+                    # Of an operand along K the groups lie below one another, of one across K their matrices beside.
+                    if along_a:
+                        aside_a = uint32(group_a * asides[0])
+                    else:
+                        aside_a, z_a = uint32(z_a * asides[0]), group_a
+                    if along_b:
+                        aside_b = uint32(group_b * asides[1])
+                    else:
+                        aside_b, z_b = uint32(z_b * asides[1]), group_b
+                    at_a, at_b = uint32(row * uint32(rows) + aside_a), uint32(col * uint32(columns) + aside_b)
                     while step < last:
                         mbarrier_wait(free, stage, parity)
                         k = uint32(step * uint32(depth))
-                        copy_step(tiles_a, tiles_b, full, stage, map_a, map_b, row, col, k, z_a, z_b, once_a, once_b)
+                        copy_step(tiles_a, tiles_b, full, stage, map_a, map_b, at_a, at_b, k, z_a, z_b, once_a, once_b)
                         stage, parity = following(stage, parity)
                         step = uint32(step + uint32(1))
                     number = uint32(number + uint32(cuda.gridDim.x))

@@ -11,9 +11,10 @@ from layouts import laid_out
 
 import gpukit
 from gpukit import matmul, on_gpu
-from gpukit._host.call import forget
+from gpukit._host.call import forget, without_launches
 from gpukit.backend import cuda, uint32
 from gpukit.errors import LaunchError
+from gpukit.matmul import api as host
 from gpukit.matmul import raster, tensor, warpgroups, warps
 from gpukit.matmul.cost import DOUBLE_SPEEDS, MAX_FEW, TENSOR_SPEEDS, choose_tensor
 from gpukit.matmul.formats import FORMATS
@@ -263,6 +264,28 @@ def test_a_forgotten_wait_is_found(module, name, kind, capability, monkeypatch):
             assert gpukit.trace(launch, *arguments).findings
     finally:
         make.cache_clear()
+
+
+@pytest.mark.parametrize(("kind", "size"), [("small", 9), ("groups", 24), ("none", 9)])
+def test_heads_of_attention(kind, size, monkeypatch):
+    """Stored token by token, queries by keys and weights by values; no copy where the operands can be read so."""
+    forget()
+    found: list[str] = []
+    prefer(monkeypatch, kind)
+    if kind == "none":
+        monkeypatch.setattr(host, "reads_grouped", lambda *_: False)
+    (a, wide_a), (b, wide_b) = random_matrix((3, 2, 40, size), "float16"), random_matrix((3, 2, 40, size), "float16", 1)
+    query, value, key = laid_out(a, (0, 2, 1, 3)), laid_out(b, (0, 2, 1, 3)), laid_out(b.swapaxes(2, 3), (0, 3, 1, 2))
+    w, wide_w = random_matrix((3, 2, 16, 40), "float16", 2)
+    products = (
+        (query, key, wide_a, wide_b.swapaxes(2, 3)),
+        (cuda.to_device(w), value, wide_w, wide_b),
+    )
+    for left, right, wide_left, wide_right in products:
+        with without_launches(lambda launches: found.extend(x.dispatcher.py_func.__name__ for x, _ in launches)):
+            matmul.matmul(left, right)
+        check(matmul.matmul(left, right), wide_left, wide_right, "float16")
+    assert any(name.startswith("copy") for name in found) == (kind == "none")
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "int8"])
