@@ -621,8 +621,8 @@ def make_combine(layout):
     Each set owns some of the out channels. It passes its sums of the others on, and adds what it receives to its own,
     in the order of the sets.
     """
-    channels, run, split = layout.channels_per_thread, layout.run, layout.split
-    each = layout.threads // split
+    channels, run, sets = layout.channels_per_thread, layout.run, layout.split
+    each = layout.threads // sets
 
     @cuda.jit(device=True, forceinline=True)
     def give(buffer, offset, o, value):
@@ -640,19 +640,19 @@ def make_combine(layout):
             value[o, i + 3] += d
 
     @cuda.jit(device=True, forceinline=True)
-    def combine(buffer, own_split, rank, value):
+    def combine(buffer, own_set, rank, value):
         cuda.syncthreads()  # no thread still reads a stage
         for o in range(channels):
-            owner = o * split // channels
-            slot = uint32(own_split if own_split < uint32(owner) else own_split - uint32(1))
-            if own_split != uint32(owner):
-                offset = uint32((slot + uint32(o * (split - 1))) * uint32(each * run) + rank * uint32(4))
+            owner = o * sets // channels
+            slot = uint32(own_set if own_set < uint32(owner) else own_set - uint32(1))
+            if own_set != uint32(owner):
+                offset = uint32((slot + uint32(o * (sets - 1))) * uint32(each * run) + rank * uint32(4))
                 give(buffer, offset, o, value)
         cuda.syncthreads()
         for o in range(channels):
-            if own_split == uint32(o * split // channels):
-                for slot in range(split - 1):
-                    offset = uint32(uint32((slot + o * (split - 1)) * each * run) + rank * uint32(4))
+            if own_set == uint32(o * sets // channels):
+                for slot in range(sets - 1):
+                    offset = uint32(uint32((slot + o * (sets - 1)) * each * run) + rank * uint32(4))
                     take(buffer, offset, o, value)
 
     return combine
@@ -746,6 +746,46 @@ def make_write(layout):
 
 
 @functools.cache
+def make_find_part(layout):
+    """Make a device function that finds a thread's part of the work.
+
+    It returns the thread's set of warps, its rank in the set, its first out channel in the block, where its first row
+    of pixels and its first weights lie in a stage, and for `make_load_row` where the second row lies and its sign.
+    """
+    channels, run, across, pitch = layout.channels_per_thread, layout.run, layout.across, layout.pitch
+    threads_per_group, threads_per_set = across * layout.down, layout.threads // layout.sets
+    row_words, down = layout.lines * layout.weight_pitch, layout.values_down * layout.stride[0] * pitch
+    step, share, padded_channels = run * layout.stride[1], layout.depth // layout.split, layout.padded_channels
+    channel_words, weight_words = layout.rows * pitch, layout.weight_rows * row_words
+    image_words, winograd = layout.image_words, layout.winograd
+
+    @cuda.jit(device=True, forceinline=True)
+    def find_part():
+        tid = uint32(cuda.threadIdx.x)
+        own_set = tid // uint32(threads_per_set)
+        rank = uint32(tid - own_set * uint32(threads_per_set))
+        channel_group = rank // uint32(threads_per_group)
+        row = uint32(rank - channel_group * uint32(threads_per_group)) // uint32(across)
+        col = uint32(rank - channel_group * uint32(threads_per_group) - row * uint32(across))
+        offset = uint32(row * uint32(down) + col * uint32(step))
+        wt = uint32(image_words) + channel_group * uint32(padded_channels)
+        other, sign = uint32(0), float32(1)
+        if winograd:  # the sets begin with rows 0 - 2, 1 + 2, 2 - 1 and 3 - 1 of the pixels
+            offset, wt = uint32(offset + own_set * uint32(pitch)), uint32(wt + own_set * uint32(row_words))
+            other = uint32(uint32(2 * pitch) - own_set * uint32(pitch))
+            if own_set > uint32(1):
+                other = uint32(uint32(pitch) - own_set * uint32(pitch))
+            if own_set != uint32(1):
+                sign = float32(-1)
+        else:
+            offset = uint32(offset + own_set * uint32(share * channel_words))
+            wt = uint32(wt + own_set * uint32(share * weight_words))
+        return own_set, rank, uint32(channel_group * uint32(channels)), offset, wt, other, sign
+
+    return find_part
+
+
+@functools.cache
 def specialised(layout):
     """Make the kernel for a layout (E7, E8): ``specialised(layout)[blocks, layout.threads, stream, layout.nbytes]``.
 
@@ -754,22 +794,14 @@ def specialised(layout):
     `ladder.Sizes`. ``across`` divides 32, and 32 divides ``across * down``, so that warps do not straddle sets.
     ``depth`` is a multiple of ``split``, and there are two stages or more.
     """
-    channels, run, split, winograd = layout.channels_per_thread, layout.run, layout.split, layout.winograd
-    depth, stages = layout.depth, layout.stages
+    depth, channels, run, sum_sets = layout.depth, layout.channels_per_thread, layout.run, layout.sum_sets
+    sums, split, has_sums = layout.sums, layout.split, layout.paired or layout.winograd
     (tile_h, tile_w), (stride_h, stride_w), channels_per_block = layout.tile, layout.stride, layout.channels_per_block
-    sum_sets, sums, padded_channels, pitch = layout.sum_sets, layout.sums, layout.padded_channels, layout.pitch
-    row_words, channel_words = layout.lines * layout.weight_pitch, layout.rows * pitch
-    stage_words, image_words, channels_per_split = layout.stage_words, layout.image_words, depth // split
-    across, threads_per_group, threads_per_set = (
-        layout.across,
-        layout.across * layout.down,
-        layout.threads // layout.sets,
-    )
-    weight_words, has_sums = layout.weight_rows * row_words, layout.paired or winograd
-    end, ahead, pending, down = stages * stage_words, stages - 1, stages - 2, layout.values_down * stride_h * pitch
+    stage_words, image_words, share = layout.stage_words, layout.image_words, depth // split
+    end, ahead, pending = layout.stages * stage_words, layout.stages - 1, layout.stages - 2
     copy_image, (copy_weights, add_weights) = make_copy_image(layout), make_copy_weights(layout)
     start, accumulate, settle = make_start(layout), make_accumulate(layout), make_settle(layout)
-    combine, write = make_combine(layout), make_write(layout)
+    find_part, combine, write = make_find_part(layout), make_combine(layout), make_write(layout)
 
     @cuda.jit
     def specialised(x, weight, bias, out, sizes):
@@ -787,28 +819,9 @@ def specialised(layout):
             copy_weights(buffer, uint32(begin + uint32(image_words)), weight, group, block_channel, channel, sizes)
             commit_copies()
 
-        tid = uint32(cuda.threadIdx.x)
-        own_set = tid // uint32(threads_per_set)
-        rank = uint32(tid - own_set * uint32(threads_per_set))
-        channel_group = rank // uint32(threads_per_group)
-        row = uint32(rank - channel_group * uint32(threads_per_group)) // uint32(across)
-        col = uint32(rank - channel_group * uint32(threads_per_group) - row * uint32(across))
-        first_channel = uint32(block_channel + channel_group * uint32(channels))
+        own_set, rank, own_channel, offset, wt, other, sign = find_part()
+        first_channel = uint32(block_channel + own_channel)
         start(total, bias, group, first_channel, own_set, sizes)
-        offset = uint32(row * uint32(down) + col * uint32(run * stride_w))
-        wt = uint32(image_words) + channel_group * uint32(padded_channels)
-        own_split, other, sign = uint32(0), uint32(0), float32(1)
-        if winograd:  # the sets begin with rows 0 - 2, 1 + 2, 2 - 1 and 3 - 1 of the pixels
-            offset, wt = uint32(offset + own_set * uint32(pitch)), uint32(wt + own_set * uint32(row_words))
-            other = uint32(uint32(2 * pitch) - own_set * uint32(pitch))
-            if own_set > uint32(1):
-                other = uint32(uint32(pitch) - own_set * uint32(pitch))
-            if own_set != uint32(1):
-                sign = float32(-1)
-        else:
-            own_split = own_set
-            offset = uint32(offset + own_split * uint32(channels_per_split * channel_words))
-            wt = uint32(wt + own_split * uint32(channels_per_split * weight_words))
         now, then, first = uint32(0), uint32(ahead * stage_words), uint32(0)
         while first < sizes.channels:
             wait_copies(pending)
@@ -820,9 +833,9 @@ def specialised(layout):
                 copy_image(buffer, then, x, base, further, from_row, from_col, sizes)
                 copy_weights(buffer, uint32(then + uint32(image_words)), weight, group, block_channel, further, sizes)
             commit_copies()
-            own = uint32(first + own_split * uint32(channels_per_split))
+            own = uint32(first + own_set * uint32(share)) if split > 1 else first
             if own < sizes.channels:
-                count = min(uint32(channels_per_split), uint32(sizes.channels - own))
+                count = min(uint32(share), uint32(sizes.channels - own))
                 accumulate(buffer, uint32(offset + now), other, sign, uint32(wt + now), count, total)
             first = uint32(first + uint32(depth))
             now = uint32(now + uint32(stage_words)) if now < uint32(end - stage_words) else uint32(0)
