@@ -1,6 +1,7 @@
 """Implicit GEMM: which kernel and which tile for a convolution, and its launches."""
 
 import functools
+from collections.abc import Iterator
 from math import gcd, prod
 from typing import Any, NamedTuple
 
@@ -63,8 +64,8 @@ def takes_implicit(x_shape: tuple, weight_shape: tuple, geometry: Geometry, grou
     return max(windows, size, weight_shape[1] * geometry.counts[0]) < MAX_IMPLICIT and groups <= MAX_GRID_YZ
 
 
-#: Microseconds that a launch takes longer than one of `matmul`; bytes that `matmul` moves in the time of one here.
-IMPLICIT_EXTRA_US, IMPLICIT_BYTES = 3.2, 2.8
+#: Microseconds that a launch takes longer than one of `matmul`; bytes that `matmul` moves in the time of one of images.
+IMPLICIT_EXTRA_US, IMPLICIT_BYTES = 3.2, 1.8
 #: What the tiles cost, as `gpukit.matmul.cost.SPEEDS`: fitted to 435 measurements on an H200.
 IMPLICIT_SPEEDS = (
     Speed(Tile(128, 256, 8, 8, 16, 4, 3), 1, 1.355, 1.429, 2.4),
@@ -109,6 +110,8 @@ SWAPPED_ROWS, SWAPPED_COLUMNS = 128, {1: 256, 2: 192}
 #: Microseconds in which a multiprocessor moves 128 bytes to or from its shared memory, which is what limits a step; and
 #: of its first copies, and of the last stores of a column.
 LINE_US, FIRST_US, COLUMN_US = 5.3e-4, 1.5, 0.02
+#: How much longer two steps of half as many channels take than one; microseconds of a step for each window, at least.
+NARROW_FACTOR, WINDOW_US = 1.1, 1e-3
 #: Shared memory of a block, stages of a swapped tile, and columns up to which there is a tile for each multiple of 8,
 #: not only of 16.
 SHARED, MAX_STAGES, FEW_COLUMNS = 226 << 10, 8, 80
@@ -116,8 +119,8 @@ SHARED, MAX_STAGES, FEW_COLUMNS = 226 << 10, 8, 80
 LAST_US, LAST_BYTES = 3.0, 3.4e6
 #: Bytes of such a copy, at most: larger batches are convolved in parts.
 MAX_COPY = 256 << 20
-#: Terms of windows that are written in a microsecond.
-WINDOW_TERMS = 6e5
+#: Terms of windows that are written in a microsecond, by the pieces of an element.
+WINDOW_TERMS = {1: 1.2e6, 2: 3.5e5}
 #: Images that `first_launch` takes have fewer elements.
 MAX_FIRST = 2**31
 
@@ -136,6 +139,8 @@ class Choice(NamedTuple):
         Whether the windows are written to memory first, as rows of K: worthwhile where few of them overlap.
     swapped : bool
         Whether the rows of tiles are windows, and not out channels.
+    narrow : bool
+        Whether a step has half as many channels.
     """
 
     us: float
@@ -143,6 +148,7 @@ class Choice(NamedTuple):
     parts: int
     written: bool = False
     swapped: bool = False
+    narrow: bool = False
 
 
 def choose_tile(
@@ -153,59 +159,72 @@ def choose_tile(
     """
     sizes = weight_shape[0] // groups, x_shape[0] * geometry.counts[1], weight_shape[1], geometry.counts[0]
     device, pixels = cuda.get_current_device(), x_shape[0] * x_shape[1] * int(geometry.pixels.value)
+    read = x_shape[0] * x_shape[1] * geometry.rows_read * int(geometry.width.value)
     kernel, *_ = windows = _windows_of(geometry)
-    narrow = all(n <= limit for n, limit in zip(kernel, MAX_KERNEL, strict=True))
+    fits = all(n <= limit for n, limit in zip(kernel, MAX_KERNEL, strict=True))
     has_groups = device.compute_capability[0] == 9 and pixels > 0
     windows_bytes = prod(geometry.counts) * weight_shape[1] * (2 if half else 8)  # of one sample
     written = has_groups and groups == 1 and not geometry.is_image and windows_bytes <= MAX_COPY
-    ways = narrow, has_groups and can_describe_windows(*windows), written, geometry.counts[1] > 1
-    return _choose_tile(*sizes, groups, pixels, half, last, ways, device.MULTIPROCESSOR_COUNT)
+    ways = fits, has_groups and can_describe_windows(*windows), written, geometry.counts[1] > 1
+    counts = pixels, read, pixels if last and 1 not in (x_shape[1], geometry.pixels.value) else 0
+    return _choose_tile(*sizes, groups, counts, half, last, ways, device.MULTIPROCESSOR_COUNT)
 
 
 @functools.lru_cache(4096)
-def _choose_tile(m, n, channels, taps, groups, pixels, half, last, ways, multiprocessors):
-    k, itemsize = channels * taps, 2 if half else 4
-    weights, out = groups * m * k, groups * m * n
-    narrow, grouped, written, swaps = ways
+def _choose_tile(m, n, channels, taps, groups, counts, half, last, ways, multiprocessors):
+    """``counts`` are of all pixels, of those in rows that are read, and of those that are copied for other layouts."""
+    (pixels, read, moved), k, itemsize = counts, channels * taps, 2 if half else 4
+    weights, out, used = groups * m * k, groups * m * n, min(read, groups * n * k)
+    fits, grouped, written, swaps = ways
     found = [Choice(np.inf, None, 1)]
     if half:
-        speeds, nbytes = HALF_SPEEDS, itemsize * (pixels + weights + out)
+        speeds, nbytes = HALF_SPEEDS, itemsize * (used + weights + out)
         before, depth = last_us(pixels + weights, 2 * itemsize), ceil_div(channels, CHUNK) * CHUNK * taps
     else:
-        speeds, nbytes = IMPLICIT_SPEEDS, int(IMPLICIT_BYTES * itemsize * (pixels + weights + out))
+        speeds, nbytes = IMPLICIT_SPEEDS, int(itemsize * (IMPLICIT_BYTES * read + weights + out))
         before, depth = IMPLICIT_EXTRA_US, k
-    before += last_us(last * pixels, 2 * itemsize)
-    if narrow:
+    if not (half and channels <= CHUNK):
+        before += last_us(moved, 2 * itemsize)
+    if fits:
         tiles = choices(m, n, depth, groups, multiprocessors, nbytes, speeds)
         found += (Choice(time + before, tile, parts) for time, tile, parts in tiles)
-    form, group_speeds = FORMS["float16" if half else "float32"], GROUP_SPEEDS if half else SPLIT_SPEEDS
-    used = min(pixels, groups * n * k)  # strides may pass over pixels
-
-    def grouped_choices(before, row, matrices, nbytes, written):
-        """The choices for products whose rows have so many bytes."""
-        tiles = choices(m, n, row, matrices, multiprocessors, nbytes, group_speeds)
-        yield from (Choice(time + before, tile, parts, written) for time, tile, parts in tiles)
-        if swaps and m % (2 * GROUP_ROWS):
-            speed = swapped_speed(m, form)
-            tiles = choices(n, ceil_div(m, 8) * 8, row, matrices, multiprocessors, nbytes, (speed,))
-            yield from (Choice(time + before, tile, parts, written, True) for time, tile, parts in tiles)
-
+    form = FORMS["float16" if half else "float32"]
+    choose = functools.partial(_group_choices, form, m, n, swaps, multiprocessors)
     if grouped:
-        aligned = half and channels * itemsize % 16 == 0
-        row, nbytes = ROW * ceil_div(channels, form.depth), itemsize * (form.pieces * (used + weights) + out)
+        aligned, steps = half and channels * itemsize % 16 == 0, ceil_div(2 * channels, form.depth)
         copied = (0 if last and aligned else pixels) + (0 if taps == 1 and aligned else weights)
-        before = last_us(copied, itemsize * (1 + form.pieces))
-        found += grouped_choices(before, taps * row, groups, nbytes, False)
+        for narrow, own in ((False, form), (True, form.halved())) if steps % 2 else ((False, form),):
+            held = form.pieces * ceil_div(channels, own.unit) * own.unit / channels  # for each channel
+            row = taps * (ROW // 2 * steps if narrow else ROW * ceil_div(steps, 2))
+            nbytes, before = int(itemsize * (held * (used + weights) + out)), last_us(copied, itemsize * (1 + held))
+            found += choose(row, groups, nbytes, before, narrow=narrow)
     if written:
-        windows = form.pieces * n * ceil_div(k, form.unit) * form.unit
-        nbytes = itemsize * (windows + form.pieces * weights + out)
-        before = (
-            windows / form.pieces / WINDOW_TERMS
-            + last_us(used + weights, itemsize)
-            + last_us(last * pixels, 2 * itemsize)
-        )
-        found += grouped_choices(before, ROW * ceil_div(k, form.depth), 1, nbytes, True)
+        windows = n * ceil_div(k, form.unit) * form.unit
+        before = windows / WINDOW_TERMS[form.pieces] + last_us(used + weights, itemsize) + last_us(moved, 2 * itemsize)
+        nbytes = itemsize * (form.pieces * (windows + weights) + out)
+        found += choose(ROW * ceil_div(k, form.depth), 1, nbytes, before, written=True)
     return min(found, key=lambda choice: choice.us)
+
+
+def _group_choices(
+    form, m, n, swaps, multiprocessors, row, matrices, nbytes, before, written=False, narrow=False
+) -> Iterator[Choice]:
+    """Yield the choices of products by warp groups, whose rows have so many bytes, with what comes ``before``."""
+    ways: list[tuple] = [(False, GROUP_SPEEDS if form.pieces == 1 else SPLIT_SPEEDS, m, n)]
+    if swaps and m % (2 * GROUP_ROWS):
+        ways.append((True, (swapped_speed(m, form),), n, ceil_div(m, 8) * 8))
+    for swapped, speeds, rows, columns in ways:
+        speeds = tuple(_step_speed(speed, form, swapped, narrow) for speed in speeds)
+        for time, tile, parts in choices(rows, columns, row, matrices, multiprocessors, nbytes, speeds):
+            yield Choice(time + before, tile, parts, written, swapped, narrow)
+
+
+def _step_speed(speed, form, swapped, narrow):
+    """The cost of a tile, with the time that its windows take at least; with ``narrow`` a step is two shorter ones."""
+    tile, count, factor = speed.tile, 2 if narrow else 1, NARROW_FACTOR if narrow else 1
+    least = count * WINDOW_US * form.pieces * (tile.rows if swapped else tile.columns)
+    work, latency = max(factor * speed.work, least), max(factor * speed.latency, least)
+    return speed._replace(tile=tile._replace(stages=count * tile.stages), work=work, latency=latency)
 
 
 @functools.cache
@@ -246,7 +265,7 @@ def implicit_launches(convolution: Any, work: Any, chosen: Choice | None = None)
         chosen = choose_tile(x.shape, weight.shape, geometry, groups, half, groups == 1 and lies_last(x))
     if chosen is None or chosen.tile is None:
         raise ValueError(f"algorithm is 'implicit'; it is for kernels of at most {MAX_KERNEL} and small images")
-    _, tile, parts, written, swapped = chosen
+    _, tile, parts, written, swapped, narrow = chosen
     grouped = isinstance(tile, GroupTile)
     copied = prod(geometry.counts) * weight.shape[1] if written else x.size // x.shape[0]
     at_once = max(1, MAX_COPY // (copied * (2 if half else 8))) if half or grouped else x.shape[0]
@@ -256,7 +275,7 @@ def implicit_launches(convolution: Any, work: Any, chosen: Choice | None = None)
         return [launch for piece in cut for launch in implicit_launches(piece, work, chosen)]
     bias, result = (array.reshape(array.size) for array in (weight if bias is None else bias, out))
     target = result if parts == 1 else work.take("parts", parts * out.size, np.float32)
-    make_grouped = functools.partial(_group_launches, written=written, swapped=swapped)
+    make_grouped = functools.partial(_group_launches, written=written, swapped=swapped, narrow=narrow)
     make = make_grouped if grouped else _half_launches if half else _float_launches
     launches = make(convolution, tile, parts, bias, target, work)
     if parts > 1:
@@ -292,11 +311,11 @@ def _half_launches(convolution, tile, parts, bias, target, work):
     return [*launches, (launch, (*(copy.view(np.uint16) for copy in copies), bias, target, *further, chunks))]
 
 
-def _group_launches(convolution, tile, parts, bias, target, work, written, swapped):
+def _group_launches(convolution, tile, parts, bias, target, work, written, swapped, narrow):
     """[(launch, arguments), ...] of implicit GEMM by warp groups."""
     x, weight, _, _, geometry, groups = convolution
-    name = dtype_of(x).name
-    form = FORMS[name]
+    form = FORMS[dtype_of(x).name]
+    form = form.halved() if narrow else form
     if written:  # a window is a pixel, and its terms are its channels
         weight, geometry = weight.reshape(weight.shape[0], -1, 1, 1), make_geometry(geometry.out_size, 1, 1, 0, 1)
         operands, launches = _window_operands(convolution, form, work)
@@ -306,9 +325,9 @@ def _group_launches(convolution, tile, parts, bias, target, work, written, swapp
     m, n, chunks = weight.shape[0] // groups, x.shape[0] * positions, ceil_div(weight.shape[1], form.depth)
     width = gcd(positions, 16 // dtype_of(target).itemsize) if address_of(target) % 16 == 0 else 1
     width = 0 if positions == 1 else width
-    kernel, nbytes = warpgroups(tile, name, parts > 1, width, swapped), shared_bytes(tile, name)
+    kernel, nbytes = warpgroups(tile, form, parts > 1, width, swapped), shared_bytes(tile, form)
     intrinsics.allow_dynamic_shared(kernel, nbytes)
-    (weights, images), (box_of_weights, box_of_images) = operands, boxes(tile, name, swapped)
+    (weights, images), (box_of_weights, box_of_images) = operands, boxes(tile, form, swapped)
     maps = (
         movable_map(weights, box_of_weights, work),
         movable_map(images, box_of_images, work, _windows_of(geometry)),
@@ -350,7 +369,7 @@ def reads_last(x: Any, weight_shape: tuple, geometry: Geometry, groups: int) -> 
         return False
     half = dtype_of(x).itemsize == 2
     choice = choose_tile(tuple(x.shape), tuple(weight_shape), geometry, groups, half, True)
-    return isinstance(choice.tile, GroupTile) and not choice.written
+    return not choice.written and (isinstance(choice.tile, GroupTile) or half and x.shape[1] <= CHUNK)
 
 
 def lies_last(x: Any) -> bool:
@@ -425,11 +444,12 @@ def _channels_last(convolution, multiple, work, with_images=True, with_weights=T
     if grid == 0:
         return copies, []
     sizes = tuple(map(np.uint32, (channels, padded, pixels, across, down, x.shape[0], groups, blocks, taps, owners)))
-    flat, kernel = weight.reshape(weight.size), split_last
-    arrays = [x.reshape(x.size) if with_images else flat, flat, *copies]
+    flat, kernel, last = weight.reshape(weight.size), split_last, lies_last(x) and not x.is_c_contiguous()
+    images = window(x, dtype, x.size) if last else x.reshape(x.size)
+    arrays = [images if with_images else flat, flat, *copies]
     if dtype.itemsize == 2:
-        wide = with_images and pixels % 2 == 0 and address_of(x) % 4 == 0
-        kernel = (four_last if padded == 4 else channels_last)(wide)
+        wide = with_images and pixels % 2 == 0 and address_of(x) % 4 == 0 and not last
+        kernel = four_last(wide, last) if padded == 4 else channels_last(wide)
         words = np.uint32 if wide else np.uint16, np.uint16, np.uint32, np.uint32
         arrays = [array.view(word) for array, word in zip(arrays, words, strict=True)]
     return copies, [(configure_quietly(kernel, grid, LAST_THREADS, work.stream), (*arrays, sizes))]

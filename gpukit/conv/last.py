@@ -112,9 +112,9 @@ def channels_last(wide):
 
 
 @functools.cache
-def four_last(wide):
-    """Make the kernel that does what `channels_last` does for up to four channels: a thread writes two positions. Its
-    blocks along a plane are ``sizes.across``.
+def four_last(wide, last):
+    """Make the kernel that does what `channels_last` does for up to four channels: a thread writes two positions. With
+    ``last`` the channels of images, of one group, are last already. Its blocks along a plane are ``sizes.across``.
     """
     copy_weights = make_copy_weights(1)
 
@@ -131,14 +131,15 @@ def four_last(wide):
         plane, position = block // across, uint32(block % across * uint32(FOUR_POSITIONS) + uint32(2) * tid)
         if position >= positions:
             return
-        start = uint64(uint32(plane * channels)) * positions + position
+        step, beside = (uint32(1), channels) if last else (positions, uint32(1))
+        start = uint64(uint32(plane * channels)) * positions + uint32(position * beside)
         for c in range(4):
-            at, inside = start + uint32(uint32(c) * positions), uint32(c) < channels
+            at, inside = start + uint32(uint32(c) * step), uint32(c) < channels
             if wide:
                 pairs[c] = x[at // uint64(2)] if inside else uint32(0)
             else:
                 more = inside and position + uint32(1) < positions
-                high = uint32(x[at + uint64(1)]) if more else uint32(0)
+                high = uint32(x[at + uint64(beside)]) if more else uint32(0)
                 pairs[c] = (uint32(x[at]) if inside else uint32(0)) | high << uint32(16)
         plane = uint32(plane % groups * samples + plane // groups)
         to = (uint64(plane) * positions + position) * uint64(2)

@@ -41,7 +41,6 @@ from gpukit.intrinsics import (
     zeros,
 )
 from gpukit.intrinsics.bfloat16 import element_of, value_of
-from gpukit.matmul.formats import ROW
 from gpukit.matmul.raster import place
 from gpukit.matmul.rows import WARP_ROWS, make_rows, rows_bytes, rows_columns
 from gpukit.matmul.turned import make_following
@@ -71,6 +70,15 @@ class Form(NamedTuple):
     pieces: int
     unit: int
 
+    @property
+    def row(self) -> int:
+        """Bytes of a step's channels: a row of a tile in shared memory."""
+        return self.depth * self.element.bitwidth // 8
+
+    def halved(self) -> "Form":
+        """The form whose steps have half as many channels."""
+        return self._replace(depth=self.depth // 2, unit=self.unit // 2)
+
 
 #: By the name of a dtype; uint16 holds bfloat16. Rows that are not whole sectors are slower: 64 x 200 x 14 x 14 takes
 #: 42 us as it is, and 33 padded to 224 channels.
@@ -81,32 +89,30 @@ FORMS = {
 }
 
 
-def boxes(tile, name: str, swapped: bool) -> tuple[tuple, tuple]:
+def boxes(tile, form: Form, swapped: bool) -> tuple[tuple, tuple]:
     """The boxes of the maps of the weights (out channels, taps, channels) and of the images (windows, channels)."""
-    depth = FORMS[name].depth
     outs, windows = (tile.columns, tile.rows) if swapped else (tile.rows, tile.columns)
-    return (outs, 1, depth), (windows, depth)
+    return (outs, 1, form.depth), (windows, form.depth)
 
 
-def _pipeline_bytes(tile, name):
+def _pipeline_bytes(tile, form):
     """Bytes of all stages and their barriers."""
-    return tile.stages * (FORMS[name].pieces * (tile.rows + tile.columns) * ROW + 16)
+    return tile.stages * (form.pieces * (tile.rows + tile.columns) * form.row + 16)
 
 
-def shared_bytes(tile, name: str) -> int:
+def shared_bytes(tile, form: Form) -> int:
     """Bytes of dynamic shared memory of a block."""
-    return _pipeline_bytes(tile, name) + rows_bytes(4 * tile.groups)
+    return _pipeline_bytes(tile, form) + rows_bytes(4 * tile.groups)
 
 
 @functools.cache
-def warpgroups(tile, name, parts, width, swapped=False):
+def warpgroups(tile, form, parts, width, swapped=False):
     """Make the kernel of a convolution whose operands have their channels last.
 
     Parameters
     ----------
     tile : gpukit.matmul.warpgroups.GroupTile
-    name : str
-        One of ``FORMS``.
+    form : Form
     parts : bool
         Whether the sums are stored in float32, for `sum_parts` to add up.
     width : int
@@ -125,12 +131,12 @@ def warpgroups(tile, name, parts, width, swapped=False):
         tiles, and ``chunks`` the Divisor of C / groups in steps: there are as many for each tap.
     """
     rows, columns, groups, stages, *_ = tile
-    element, depth, _, pieces, _ = FORMS[name]
+    element, depth, _, pieces, _ = form
     shape_a, shape_b = (stages * pieces, rows, depth), (stages * pieces, columns, depth)
-    stage_bytes = pieces * (rows + columns) * ROW
-    b_at, full_at = stages * pieces * rows * ROW, stages * stage_bytes
-    free_at, rows_at = full_at + 8 * stages, _pipeline_bytes(tile, name)
-    following, multiply = make_following(stages), make_multiply(columns, name)
+    stage_bytes = pieces * (rows + columns) * form.row
+    b_at, full_at = stages * pieces * rows * form.row, stages * stage_bytes
+    free_at, rows_at = full_at + 8 * stages, _pipeline_bytes(tile, form)
+    following, multiply = make_following(stages), make_multiply(columns, form)
     first_sums = make_swapped_sums(columns) if swapped else make_first_sums(columns)
     store = (make_swapped_store if swapped else make_store)(tile, float32 if parts else element, width, rows_at, 0)
     # Three groups have 168 registers a thread, the most there are. Those with 128 sums a thread can use more.
@@ -219,9 +225,9 @@ def find_corner(geometry, own):
 
 
 @functools.cache
-def make_multiply(columns, name):
+def make_multiply(columns, form):
     """Make the device function by which a warp group multiplies a stage."""
-    _, depth, small, pieces, _ = FORMS[name]
+    _, depth, small, pieces, _ = form
     count, instructions = columns // 2, depth // small
     add = make_add(count)
 

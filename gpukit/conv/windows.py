@@ -8,6 +8,7 @@ import numpy as np
 from gpukit._host.arrays import check_alike, check_apart, check_array
 from gpukit._host.checks import check_sizes
 from gpukit.divisors import Divisor, divided, make_divisor
+from warpstep.integers import ceil_div
 from warpstep.values import check_int, describe
 
 __all__ = [
@@ -60,10 +61,22 @@ class Geometry(NamedTuple):
         return int(self.taps.value), int(self.positions.value)
 
     @property
+    def rows_read(self) -> int:
+        """Rows of an image that lie in windows, at most: strides, or gaps in kernels, may pass over others."""
+        apart = int(self.stride_h.value) // int(self.next_h)
+        return min(ceil_div(int(self.height), apart), int(self.out_h) * int(self.kernel_h))
+
+    @property
     def is_image(self) -> bool:
         """Whether the columns are the image itself: one window on each pixel, and of that pixel only."""
         steps_of_one = self.stride_h.value == self.stride_w.value == 1 and self.padding_h == self.padding_w == 0
         return bool(self.counts[0] == 1 and steps_of_one)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is one window, the whole image."""
+        no_padding = self.padding_h == self.padding_w == 0
+        return bool(self.kernel_h == self.height and self.kernel_w.value == self.width.value and no_padding)
 
     @property
     def out_size(self) -> tuple[int, int]:
