@@ -13,6 +13,7 @@ from gpukit._host.arrays import (
     check_array,
     check_kind,
     check_writable,
+    device_array_of,
     dtype_of,
     is_bfloat16,
     name_of,
@@ -352,9 +353,10 @@ def conv2d(
 
     "im2col" writes the windows of a few samples at a time to a workspace. The result of each sample and group is the
     product of the weights, M x K, and that group's columns, K x OH OW, for M = O / groups out channels and K = C /
-    groups KH KW. Where windows are single pixels, the image itself is the matrix. "implicit" is the same product, of
-    all samples at once, whose columns exist in shared memory only. "fourier" multiplies the spectra of the kernel and
-    of tiles of the images, which takes fewer operations if the kernel is large. The direct kernels need no memory.
+    groups KH KW. Where windows are single pixels, the image itself is the matrix; where they are whole images, all
+    samples are one. "implicit" is the same product, of all samples at once, whose columns exist in shared memory only.
+    "fourier" multiplies the spectra of the kernel and of tiles of the images, which takes fewer operations if the
+    kernel is large. The direct kernels need no memory.
 
     Parameters
     ----------
@@ -372,18 +374,18 @@ def conv2d(
         One of ``ALGORITHMS``, or "auto": "direct", "implicit", "fourier" or "im2col", whichever a cost model expects to
         be fastest. "im2col" and "fourier" are not for float16 and bfloat16, and float64 is for these two and
         "depthwise". "implicit" takes kernels of up to 16 rows and 15 columns, and on compute capability 9.0 larger
-        ones, too, if there is one group. It uses tensor cores for these two, and on compute capability 9.0, where that
-        is faster, for float32 too: each number is split into two of TF32. Errors stay as small as those of sums in
-        float32, but sums of large integers may be off in the last place, and an infinity in a window may become NaN.
-        "fourier" is for one group and kernels of up to 29 x 29 pixels, gaps included. Its errors are those of sums in
-        the operands' dtype as long as the values of an image are alike: they are relative to the largest ones within 32
-        x 32 pixels, where an infinity makes all results NaN. "depthwise" is for several groups of one channel of x and
-        kernels of up to 49 values. "direct" is the fastest direct kernel, "depthwise" where it can be. Where a value
-        has 100 terms or more, neighbours may share products: along rows if the kernel has 5 columns or more ("paired"),
-        along columns if it has a multiple of 3 rows ("winograd"). Errors are somewhat larger then, and an infinity may
-        become NaN, too. "naive" to "winograd" are the direct kernels by name, for learners. "paired" needs a kernel of
-        2 columns or more, and a stride and dilation of 1 along rows; "winograd" a multiple of 3 rows, and a stride and
-        dilation of 1 along columns.
+        ones, too, if there is one group. It uses tensor cores for elements of two bytes, and on compute capability 9.0,
+        where that is faster, for float32 too: each number is split into two of TF32. Errors stay as small as those of
+        sums in float32, but sums of large integers may be off in the last place, and an infinity in a window may become
+        NaN. "fourier" is for one group and kernels of up to 29 x 29 pixels, gaps included. Its errors are those of sums
+        in the operands' dtype as long as the values of an image are alike: they are relative to the largest ones within
+        32 x 32 pixels, where an infinity makes all results NaN. "depthwise" is for groups of one channel of x and
+        kernels of up to 49 values. "direct" is the fastest direct kernel, "depthwise" where several groups have one
+        channel. Where a value has 100 terms or more, neighbours may share products: along rows if the kernel has 5
+        columns or more ("paired"), along columns if it has a multiple of 3 rows ("winograd"). Errors are somewhat
+        larger then, and an infinity may become NaN, too. "naive" to "winograd" are the direct kernels by name, for
+        learners. "paired" needs a kernel of 2 columns or more, and a stride and dilation of 1 along rows; "winograd" a
+        multiple of 3 rows, and a stride and dilation of 1 along columns.
     out : array of shape (N, O, OH, OW), optional
         Same kind and dtype. On the device it must not share memory with the others.
     workspace : device array of one dimension, optional
@@ -581,7 +583,9 @@ def _launches(algorithm: str, convolution: Convolution, workspace: Any, work: Wo
     x, weight, bias, out, geometry, groups = convolution
     (taps, positions), (samples, channels) = geometry.counts, x.shape[:2]
     m, k, at_once = weight.shape[0] // groups, channels // groups * taps, _samples_at_once(x, geometry, workspace)
-    weight, launches, bfloat16 = weight.reshape(groups, m, k), [], dtype_of(x) == np.uint16
+    if geometry.is_whole and groups == 1 and bias is None:  # samples are the rows of one product
+        return _multiply(x.reshape(samples, k), _turned(weight.reshape(m, k)), out.reshape(samples, m), None, 1, work)
+    weight, launches = weight.reshape(groups, m, k), []
     if not geometry.is_image:
         if workspace is None:
             workspace = work.take("columns", at_once * _columns_size(x, geometry), dtype_of(x))
@@ -594,11 +598,29 @@ def _launches(algorithm: str, convolution: Convolution, workspace: Any, work: Wo
             launches.append(column_kernels.launch_im2col(variant, part, matrices, geometry, work.stream))
         matrices = matrices.reshape(count, groups, k, positions)
         product = out[first : first + count].reshape(count, groups, m, positions)
-        factors = (a.view("V2") if bfloat16 else a for a in (weight, matrices, product))
-        launches += matmul.steps("auto", *factors, stream=work.stream, work=work)
-        if bias is not None:
-            launches.append(column_kernels.launch_bias(product, bias, work.stream))
+        launches += _multiply(weight, matrices, product, bias, positions, work)
     return launches
+
+
+def _multiply(a, b, product, bias, positions, work):
+    """[(launch, arguments), ...] of a product with so many neighbours to a plane of the result, and of its bias."""
+    dtype, launches = dtype_of(product), []
+    # What has two bytes is added to the bias, so that it is rounded once.
+    first = bias is not None and dtype.itemsize == 2
+    if first:
+        launches.append(column_kernels.launch_spread(product, bias, positions, work.stream))
+    factors = (factor.view("V2") if dtype == np.uint16 else factor for factor in (a, b, product))
+    launches += matmul.steps("auto", *factors, beta=float(first), stream=work.stream, work=work)
+    if bias is not None and not first:
+        launches.append(column_kernels.launch_bias(product, bias, work.stream))
+    return launches
+
+
+def _turned(matrix):
+    """View a matrix with its rows as columns."""
+    if isinstance(matrix, np.ndarray):
+        return matrix.T
+    return device_array_of(matrix.shape[::-1], matrix.strides[::-1], matrix.dtype, matrix)
 
 
 def _columns_size(x, geometry):

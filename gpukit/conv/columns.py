@@ -43,9 +43,11 @@ __all__ = [
     "is_wide",
     "launch_bias",
     "launch_im2col",
+    "launch_spread",
     "launches_of_col2im",
     "quads",
     "rows",
+    "spread_bias",
     "strided",
 ]
 
@@ -401,6 +403,14 @@ def add_bias(out, bias):
         plane = uint32(plane + cuda.gridDim.y)
 
 
+@cuda.jit
+def spread_bias(out, bias, positions, channels):
+    """out[i] = bias[i // OH OW % O] for a flat array, with the Divisors of OH OW and O."""
+    i = uint32(cuda.grid(1))
+    if i < out.size:
+        out[i] = bias[divided(divided(i, positions)[0], channels)[1]]
+
+
 # -- which kernel for im2col -----------------------------------------------------------------------
 
 #: The kernels of im2col: what ``im2col`` takes as ``variant``, besides "auto".
@@ -572,6 +582,12 @@ def launch_bias(out: Any, bias: Any, stream: Any) -> tuple:
     out = out.reshape(out.size // positions, positions)
     block, blocks = _threads(positions)
     return configure_quietly(add_bias, (blocks, min(out.shape[0], MAX_GRID_YZ)), block, stream), (out, bias)
+
+
+def launch_spread(out: Any, bias: Any, positions: int, stream: Any) -> tuple:
+    """Make (launch, arguments) of setting the values of out, fewer than 2**31, to the bias of their out channel."""
+    launch = configure_quietly(spread_bias, ceil_div(out.size, BLOCK), BLOCK, stream)
+    return launch, (_flat(out), bias, make_divisor(positions), make_divisor(bias.size))
 
 
 def _flat(array):

@@ -61,6 +61,8 @@ IM2COL_SPEED = 2.7e6
 #: Fitted corrections. The products of im2col, small and with unaligned rows, take 1.08 times what `matmul` predicts and
 #: 1.5 us. Direct kernels take 0.88 of what `predict` predicts, as they copy weights faster than those it was fitted to.
 MATMUL_TIME_FACTOR, MATMUL_EXTRA_US, DIRECT_TIME_FACTOR = 1.08, 1.5, 0.88
+#: Windows of a result of two bytes with a bias from which the bias is stored first, to add the product to.
+MANY = 1 << 14
 #: Block of "naive", and out channels of a thread of "blocked", at most.
 NAIVE_BLOCK, MAX_BLOCKED_CHANNELS = (32, 8), 8
 #: Values of a depthwise result from which a thread has several, and of a kernel up to which it has neighbours too.
@@ -102,11 +104,12 @@ def choose_algorithm(
     if 0 in (*x_shape, weight_shape[0]):
         return "direct" if half else "im2col"
     if dtype == np.float64:
-        if _is_depthwise(x_shape, weight_shape, geometry, groups):
+        if _is_depthwise(x_shape, weight_shape, geometry):
             return "depthwise"
         if not takes_fourier(x_shape, weight_shape, geometry, groups):
             return "im2col"
-        product = _predict_im2col(x_shape, weight_shape, geometry, groups, dtype)
+        whole = groups == 1 and geometry.is_whole and not biased
+        product = _predict_im2col(x_shape, weight_shape, geometry, groups, whole, dtype)
         return "fourier" if fourier_us(x_shape, weight_shape, geometry, dtype) < product else "im2col"
     times = expected(x_shape, weight_shape, geometry, groups, half, last, biased)
     return min(times, key=times.__getitem__)
@@ -123,44 +126,50 @@ def expected(
 ) -> dict[str, float]:
     """Predict the microseconds of each algorithm for a convolution of float32, or of two bytes, that is not empty."""
     fastest = _fastest(x_shape, weight_shape, geometry, groups, False, np.float16 if half else np.float32, "direct")
-    if _is_depthwise(x_shape, weight_shape, geometry, groups):
+    if groups > 1 and _is_depthwise(x_shape, weight_shape, geometry):
         return {"direct": LAUNCH_US}
     is_taken = takes_implicit(x_shape, weight_shape, geometry, groups)
     if half and tuple(cuda.get_current_device().compute_capability) < (8, 0):
         return {"direct": LAUNCH_US}
     # The others copy images whose channels are last.
-    before = last_us(last * prod(x_shape), 4 if half else 8)
+    before = last_us(last * prod(x_shape) if 1 not in (x_shape[1], geometry.pixels.value) else 0, 4 if half else 8)
     times = {
         "direct": before + (DIRECT_TIME_FACTOR * fastest[0][0] if fastest else np.inf),
         "implicit": choose_tile(x_shape, weight_shape, geometry, groups, half, last).us if is_taken else np.inf,
     }
-    # A bias is added to what im2col stores: a float16 would be rounded twice.
-    if half and (biased or not geometry.is_image):
+    whole, windows = groups == 1 and geometry.is_whole and not biased, x_shape[0] * geometry.counts[1]
+    out = weight_shape[0] * windows
+    if half and not (whole or geometry.is_image and (not biased or MANY <= windows and out < 2**31)):
         return times
     predict_product = _predict_half_product if half else _predict_im2col
     if not half and takes_fourier(x_shape, weight_shape, geometry, groups):
         times["fourier"] = before + fourier_us(x_shape, weight_shape, geometry)
-    before += last_us(biased * x_shape[0] * weight_shape[0] * geometry.counts[1], 8)
-    return times | {"im2col": before + predict_product(x_shape, weight_shape, geometry, groups)}
+    # Elements of two bytes are added to the bias in another launch, from sums in float32.
+    before += last_us(biased * out, 8) + (last_us(biased * out, 6) if half else 0)
+    return times | {"im2col": before + predict_product(x_shape, weight_shape, geometry, groups, whole)}
 
 
-def _predict_im2col(x_shape, weight_shape, geometry, groups, dtype: Any = np.float32):
+def _predict_im2col(x_shape, weight_shape, geometry, groups, whole, dtype: Any = np.float32):
     """Microseconds of im2col and the matrix products."""
     (taps, positions), samples = geometry.counts, x_shape[0]
     m, k = weight_shape[0] // groups, weight_shape[1] * taps
+    if whole:
+        return MATMUL_EXTRA_US + MATMUL_TIME_FACTOR * matmul.predicted_time(samples, m, k, 1, dtype)
     product = matmul.predicted_time(m, positions, k, samples * groups, dtype)
     nbytes = 0 if geometry.is_image else np.dtype(dtype).itemsize * samples * groups * k * positions
     launches = min(samples, ceil_div(nbytes, WORKSPACE))
     return MATMUL_EXTRA_US + MATMUL_TIME_FACTOR * (product + launches * LAUNCH_US + nbytes / IM2COL_SPEED)
 
 
-def _predict_half_product(x_shape, weight_shape, geometry, groups):
+def _predict_half_product(x_shape, weight_shape, geometry, groups, whole):
     """Microseconds of the product on tensor cores, with copies of operands whose rows are not aligned to 16 bytes, or
     without.
     """
-    (_, positions), m, k, batch = geometry.counts, weight_shape[0] // groups, weight_shape[1], x_shape[0] * groups
-    shape = m, positions, 2 * k, batch, cuda.get_current_device().MULTIPROCESSOR_COUNT
-    unaligned = (2 * groups * m * k, k), (2 * batch * k * positions, positions)
+    (taps, positions), m, batch = geometry.counts, weight_shape[0] // groups, x_shape[0] * groups
+    k = weight_shape[1] * taps
+    sizes = (x_shape[0], m, 2 * k, 1) if whole else (m, positions, 2 * k, batch)
+    shape = *sizes, cuda.get_current_device().MULTIPROCESSOR_COUNT
+    unaligned = (2 * groups * m * k, k), (2 * batch * k * positions, k if whole else positions)
     copies = tuple(nbytes for nbytes, row in unaligned if row % 8)
     return min(tensor_time(*shape, half_kind(), copies, True), tensor_time(*shape, "small"))
 
@@ -172,10 +181,10 @@ def direct_launch(name: str, convolution: Convolution, stream: Any) -> tuple:
     """Make (launch, arguments) of a direct kernel; "direct" is the fastest that fits."""
     x, weight, bias, out, geometry, groups = convolution
     limit = cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-    is_depthwise = _is_depthwise(x.shape, weight.shape, geometry, groups)
-    if name == "depthwise" or name == "direct" and is_depthwise:
+    is_depthwise = _is_depthwise(x.shape, weight.shape, geometry)
+    if name == "depthwise" or name == "direct" and is_depthwise and groups > 1:
         if not is_depthwise:
-            shape = f"weight has shape {tuple(weight.shape)}, in {groups} groups"
+            shape = f"weight has shape {tuple(weight.shape)}"
             raise ValueError(f"algorithm is 'depthwise'; {shape}: it needs one in channel to a group, and few values")
         return _launch_depthwise(convolution, stream)
     if name in LAID_OUT:
@@ -194,11 +203,11 @@ def direct_launch(name: str, convolution: Convolution, stream: Any) -> tuple:
     return _launch_rung(rung, convolution, stream)
 
 
-def _is_depthwise(x_shape, weight_shape, geometry, groups):
-    """Whether each of several groups has one in channel, and a thread can hold the values of the kernel."""
+def _is_depthwise(x_shape, weight_shape, geometry):
+    """Whether each group has one in channel, and a thread can hold the values of the kernel."""
     (kernel_h, kernel_w), (_, (dilation_h, _)) = map(int, weight_shape[2:]), _steps(geometry)
     small = kernel_h * kernel_w <= MAX_TAPS and dilation_h <= MAX_DILATION and prod(x_shape) < 2**32
-    return groups > 1 and weight_shape[1] == 1 and small
+    return weight_shape[1] == 1 and small
 
 
 def _launch_depthwise(convolution, stream):
@@ -227,7 +236,7 @@ def _goes_in_pairs(x, out, kernel, geometry):
 
 def depthwise_reads_last(x: Any, weight_shape: tuple, geometry: Geometry, groups: int) -> bool:
     """Whether a depthwise kernel reads images in place, with their channels last."""
-    if not _is_depthwise(x.shape, weight_shape, geometry, groups) or not lies_last(x) or x.is_c_contiguous():
+    if not _is_depthwise(x.shape, weight_shape, geometry) or not lies_last(x) or x.is_c_contiguous():
         return False
     itemsize, aligned = dtype_of(x).itemsize, address_of(x) % 16 == 0 and groups * dtype_of(x).itemsize % 16 == 0
     if weight_shape[0] != groups or not aligned or itemsize > 4:
@@ -395,8 +404,11 @@ WEIGHTS_CYCLES, PIXELS_CYCLES, COPY_CYCLES = 3.5, 12.6, 19.3
 WEIGHT_COPY_CYCLES, STORE_CYCLES, COMBINE_CYCLES = 13.5, 36, 19
 #: Where a multiprocessor has one block only, cycles for a multiply-add, for a row of the kernel, and for a stage.
 ALONE_CYCLES, ALONE_ROW_CYCLES, ALONE_STAGE_CYCLES = 0.73, 76, 1330
+#: Elements of two bytes are converted on their way to shared memory: cycles for a copy of pixels, and for the loads of
+#: an in channel, for which a block waits.
+HALF_COPY_CYCLES, ALONE_LOAD_CYCLES = 40, 800
 #: Microseconds of a launch, cycles of a microsecond, and bytes that memory moves in one.
-LAUNCH_US, CYCLES_PER_US, BYTES_PER_US = 5.2, 1980, 2.2e6
+LAUNCH_US, CYCLES_PER_US, BYTES_PER_US = 5.2, 1980, 1.7e6
 
 
 def layout_of(
@@ -511,6 +523,7 @@ class LayoutTable(NamedTuple):
     split: np.ndarray
     depth: np.ndarray
     copies: np.ndarray
+    half: np.ndarray
     rows: np.ndarray  # of the tile
     cols: np.ndarray
     resident: np.ndarray  # blocks that a multiprocessor holds at a time
@@ -570,7 +583,7 @@ def _table_row(layout):
         adds = (1 + BANK_COST_IN_PAIRS / layout.sums) * adds + 2 * layout.pixel_pairs
     adds += layout.winograd * layout.span
     weights = layout.kernel[0] * layout.kernel[1] * layout.channel_groups * layout.padded_channels / threads
-    own = (getattr(layout, name) for name in LayoutTable._fields[:12])
+    own = (getattr(layout, name) for name in LayoutTable._fields[:13])
     loads = layout.span // 4 * layout.values_down  # a row of its own for each
     return *own, *layout.tile, max(1, resident), loads, adds, weights
 
@@ -593,9 +606,9 @@ def predict(
     weights = WEIGHTS_CYCLES * table.lines * np.ceil(table.channels_per_thread / 4)
     values, rows = table.channels_per_thread * table.run, channels * table.taps / table.split
     store = values * (STORE_CYCLES / table.split + np.where(table.split > 1, COMBINE_CYCLES, 0))
-    copy = COPY_CYCLES * table.copies + WEIGHT_COPY_CYCLES * table.weights
+    copy = np.where(table.half, HALF_COPY_CYCLES, COPY_CYCLES) * table.copies + WEIGHT_COPY_CYCLES * table.weights
     issued = rows * (table.adds + weights + PIXELS_CYCLES * table.loads) + stages * copy + store
-    waiting = ALONE_STAGE_CYCLES * stages / table.depth
+    waiting = ALONE_STAGE_CYCLES * stages / table.depth + table.half * ALONE_LOAD_CYCLES * stages
     alone = rows * (ALONE_CYCLES * table.adds + weights + ALONE_ROW_CYCLES) + waiting + store
 
     def together(count):

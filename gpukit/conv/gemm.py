@@ -65,7 +65,7 @@ def takes_implicit(x_shape: tuple, weight_shape: tuple, geometry: Geometry, grou
 
 
 #: Microseconds that a launch takes longer than one of `matmul`; bytes that `matmul` moves in the time of one of images.
-IMPLICIT_EXTRA_US, IMPLICIT_BYTES = 3.2, 1.8
+IMPLICIT_EXTRA_US, IMPLICIT_BYTES = 3.2, 1.5
 #: What the tiles cost, as `gpukit.matmul.cost.SPEEDS`: fitted to 435 measurements on an H200.
 IMPLICIT_SPEEDS = (
     Speed(Tile(128, 256, 8, 8, 16, 4, 3), 1, 1.355, 1.429, 2.4),

@@ -243,7 +243,7 @@ def test_conv2d(case, dtype, algorithm, groups, sizes, with_bias):
     can_share = {"paired": kernel[1] > 1 and neighbours[1], "winograd": kernel[0] % 3 == 0 and neighbours[0]}
     if not can_share.get(algorithm, True):
         algorithm = "specialised"
-    if algorithm == "depthwise" and (groups == 1 or sizes[1] > 1 or pair(how["dilation"])[0] > 4):
+    if algorithm == "depthwise" and (sizes[1] > 1 or pair(how["dilation"])[0] > 4):
         dtype, algorithm = np.float32 if dtype == np.float64 else dtype, "direct"
     if algorithm == "fourier":
         groups = 1
@@ -383,8 +383,9 @@ def test_every_layout(case, with_bias):
 @example(((2, 34, 9, 8), {"kernel_size": 1, **PLAIN, "stride": 3}), 99, np.float32, 1, 1)  # one pixel of each window
 @example(((2, 70, 9, 8), {"kernel_size": (3, 2), **PLAIN, "padding": 1}), 35, np.float16, 2, 2)  # windows as rows
 @example(((2, 34, 9, 9), {"kernel_size": 3, **PLAIN, "padding": 1}), 14, np.float32, 1, 1)
+@example(((2, 18, 9, 9), {"kernel_size": 3, **PLAIN, "padding": 1}), 21, np.float32, 1, 1)
 @example(((3, 4, 7, 8), {"kernel_size": 3, **PLAIN, "padding": 1}), 2, BFLOAT16, 2, 2)
-@example(((3, 34, 5, 8), {"kernel_size": 3, **PLAIN, "padding": 1}), -1, BFLOAT16, 1, 2)
+@example(((3, 34, 5, 8), {"kernel_size": 3, **PLAIN, "padding": 1}), 13, BFLOAT16, 1, 2)  # short steps
 @example(((2, 34, 9, 8), {"kernel_size": (3, 2), **PLAIN, "padding": 1}), 98, BFLOAT16, 1, 1)  # swapped, of windows
 def test_every_tile_of_implicit_gemm(case, which, dtype, groups, parts):
     """The kernels of implicit GEMM are right for any tile and any number of parts of K, for a result at any address."""
@@ -402,10 +403,13 @@ def test_every_tile_of_implicit_gemm(case, which, dtype, groups, parts):
     written = groups == 1 and which >= 50
     single, grouped = (gemm.HALF_SPEEDS, gemm.GROUP_SPEEDS) if half else (gemm.IMPLICIT_SPEEDS, gemm.SPLIT_SPEEDS)
     speeds, swapped = grouped if written else single + grouped, which % 7 == 0 and out[0, 0].size > 1
-    chosen = gemm.Choice(0, speeds[which % len(speeds)].tile, parts, written)
+    tile = speeds[which % len(speeds)].tile
+    narrow = which % 4 == 1 and not written and isinstance(tile, gemm.GroupTile)
+    chosen = gemm.Choice(0, tile, parts, written, narrow=narrow)
     if swapped:
         form = FORMS["float16" if half else "float32"]
         chosen = chosen._replace(tile=gemm.swapped_speed(2 * which + 1, form).tile, swapped=True)
+        chosen = chosen._replace(narrow=which % 4 == 1 and not written)
     convolution = cost.Convolution(*map(as_words, (x, weight, bias, out)), geometry, groups)
     for launch, arguments in gemm.implicit_launches(convolution, WorkMemory(0), chosen):
         assert gpukit.trace(launch, *arguments).findings == []
@@ -413,7 +417,9 @@ def test_every_tile_of_implicit_gemm(case, which, dtype, groups, parts):
     assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(dtype))).all()
 
 
-@pytest.mark.parametrize(("dtype", "channels"), [(np.float16, 24), (BFLOAT16, 24), (BFLOAT16, 9), (np.float32, 34)])
+@pytest.mark.parametrize(
+    ("dtype", "channels"), [(np.float16, 24), (np.float16, 3), (BFLOAT16, 24), (BFLOAT16, 9), (np.float32, 34)]
+)
 def test_images_with_their_channels_last_are_read_as_they_lie(dtype, channels):
     x, weight = random(2, channels, 6, 7, dtype=dtype), random(5, channels, 3, 2, dtype=dtype)
     how = {"stride": (2, 1), "padding": 1, "dilation": 1}
@@ -423,6 +429,27 @@ def test_images_with_their_channels_last_are_read_as_they_lie(dtype, channels):
     result = conv.conv2d(last, cuda.to_device(weight), **how, algorithm="implicit").copy_to_host()
     difference = abs(values(result).reshape(exact.shape) - exact)
     assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(dtype))).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size", "kernel", "with_bias"),
+    [
+        (np.float16, (5, 4), (1, 1), True),
+        (BFLOAT16, (5, 4), (1, 1), True),
+        (np.float16, (4, 3), (4, 3), False),
+        (np.float32, (4, 3), (4, 3), False),
+        (np.float32, (4, 3), (4, 3), True),
+    ],
+)
+def test_products_of_pixels_and_of_whole_images(monkeypatch, dtype, size, kernel, with_bias):
+    """Whole images are the rows of one product; a bias of two bytes is there first, and rounded with the sum."""
+    monkeypatch.setattr(api, "choose_algorithm", lambda *_: "im2col")
+    x, weight = random(3, 6, *size, dtype=dtype), random(7, 6, *kernel, dtype=dtype)
+    bias = random(7, dtype=dtype) if with_bias else None
+    exact, sums = reference_conv(x, weight, bias, 1, **PLAIN)
+    result = conv.conv2d(x, weight, bias)
+    difference = abs(values(result).reshape(exact.shape) - exact)
+    assert (difference <= tolerance(exact, sums, weight[0].size + 2, result.dtype)).all()
 
 
 @pytest.mark.parametrize(
@@ -624,6 +651,7 @@ def test_extra_memory():
         ((40, 56, 24, 24), (66, 56, 9, 9), {"padding": 4}, np.float32, "fourier"),
         ((1, 6, 512, 768), (6, 6, 6, 6), {}, np.float64, "fourier"),
         ((2, 3, 64, 64), (8, 3, 3, 3), {}, np.float64, "im2col"),
+        ((4, 1, 319, 255), (1, 1, 3, 3), {"padding": 1}, np.float64, "depthwise"),
         ((1, 3, 300, 300), (3, 3, 3, 99), {}, np.float32, "im2col"),
     ],
 )
