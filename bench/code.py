@@ -196,7 +196,9 @@ def kernel_of(variant, tile):
     from numba.cuda import types
 
     from gpukit import matmul
-    from gpukit.matmul import ladder
+    from gpukit._numba import argument_type
+    from gpukit.matmul import ladder, operands
+    from gpukit.matmul.fast import sizes_of
 
     number = types.float32
     if variant == "blocked":
@@ -209,12 +211,9 @@ def kernel_of(variant, tile):
     if variant == "tiled":
         return matmul.tiled(number, 16), matrices, 256
     if variant == "fast":
-        flat, which, steps = (
-            types.Array(number, 1, "C"),
-            types.UniTuple(types.uint32, 5),
-            types.UniTuple(types.uint64, 2),
-        )
-        sizes = types.UniTuple(types.uint32, 6)
+        one, flat = operands.Operand(None, "N", 1, 0, (1, 1), True), types.Array(number, 1, "C")
+        found = sizes_of(tile, 1, 1, 1, (1, 1, 1)), operands.which_of(0, one, one), operands.steps_of(one, one)
+        sizes, which, steps = map(argument_type, found)
         wide = tile.thread_columns < 16  # as for large K
         return matmul.fast(tile, True, wide), (flat, flat, flat, sizes, which, steps, number, number), tile.threads
     kernel = matmul.VARIANTS[variant](number if variant.startswith("registers") else True)

@@ -32,8 +32,18 @@ from gpukit.divisors import make_divisor
 from gpukit.matmul import ladder, slim, tiles
 from gpukit.matmul.cost import Piece, choose, choose_turns, prefers_packed
 from gpukit.matmul.double import DoubleTile, double
-from gpukit.matmul.fast import SUM_THREADS, TURN_ROWS, TURN_TILE, choose_sum, fast, scale, turn, widen
-from gpukit.matmul.operands import Flat, Operand, broadcast_rule, is_aligned, is_dense, operand, turned
+from gpukit.matmul.fast import SUM_THREADS, TURN_ROWS, TURN_TILE, choose_sum, fast, scale, sizes_of, turn, widen
+from gpukit.matmul.operands import (
+    Flat,
+    Operand,
+    broadcast_rule,
+    is_aligned,
+    is_dense,
+    operand,
+    steps_of,
+    turned,
+    which_of,
+)
 from gpukit.matmul.packed import pack, packed, square_of, takes_vectors
 from gpukit.matmul.tensor import reads_grouped, takes_high, tensor_launches
 from gpukit.matmul.vector import (
@@ -548,7 +558,8 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
     With a format other products are on tensor cores.
     """
     lead, (m, k), n = tuple(out.shape[:-2]), a.shape[-2:], b.shape[-1]
-    operands, arrays, may_group = [], (a, b), format_name in ("float16", "bfloat16") and on_device is not None
+    operands, arrays = [], (a, b)
+    may_group = format_name is None or format_name in ("float16", "bfloat16") and on_device is not None
     for array in arrays:
         if on_device is not None:
             array = as_device_array(array) if cuda.is_cuda_array(array) else on_device(array)
@@ -573,13 +584,14 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
         m, batch = batch * m, 1
         a, b = a._replace(rule=(1, 1), step=0), b._replace(rule=(1, 1), step=0)
     flat = Flat(a, b, out.reshape(-1), k, n, batch, is_aligned(out), alpha, beta)
-    as_they_are = not is_grouped or 1 < min(m, n) and k > 0 and reads_grouped(flat, m, n, str(format_name))
+    as_they_are = not is_grouped or format_name is None
+    as_they_are = as_they_are or 1 < min(m, n) and k > 0 and reads_grouped(flat, m, n, str(format_name))
     if on_device is not None and not as_they_are:
         a, b = (on_device(array) if found.inner else array for array, found in zip(arrays, operands, strict=True))
         yield from _fast_launches(a, b, out, alpha, beta, work, on_device, vectors=vectors, format_name=format_name)
         return
-    vectors = vectors and not is_grouped
-    if format_name == "high" and not takes_high(flat, m, n):
+    vectors = vectors and (not is_grouped or format_name is None)
+    if format_name == "high" and not takes_high(flat, m, n) or format_name == "tf32" and k <= slim.MAX_K:
         format_name = None
     if vectors and format_name in PACKED_FORMATS and _takes_packed(flat, m, n):
         yield from _packed_launches(flat, m, n, work)
@@ -599,14 +611,15 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
         return
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
     wide = a.wide and b.wide if is_double else b.wide or b.layout == "T"
-    pieces, widens_b = choose(m, n, k, batch, wide, multiprocessors, is_double)
+    layout = a.layout + b.layout if a.wide else "N" + b.layout
+    pieces, widens_b = choose(m, n, k, batch, wide, multiprocessors, is_double, layout)
     if widens_b:
         rows, pitch = k * b.rule[1], ceil_div(n, 4) * 4
         wide_b = work.take("wide_b", rows * pitch, np.float32)
         launch = configure_quietly(widen, (ceil_div(pitch, 256), min(rows, MAX_BLOCKS)), 256, work.stream)
         sizes = np.uint32(n), np.uint32(b.pitch), np.uint32(pitch)
-        yield launch, (b.flat, wide_b, np.uint32(k), np.uint64(b.step), *sizes)
-        flat = flat._replace(b=b._replace(flat=wide_b, pitch=pitch, step=k * pitch, wide=True))
+        yield launch, (b.flat, wide_b, np.uint32(k), make_divisor(b.inner or 1), steps_of(b), *sizes)
+        flat = flat._replace(b=b._replace(flat=wide_b, pitch=pitch, step=k * pitch, wide=True, inner=0))
     if not is_double:
         launches, flat = _turn_operands(flat, pieces[0].tile, m, n, multiprocessors, work)
         yield from launches
@@ -634,10 +647,10 @@ def _launch_turn(operand: Operand, name, rows, columns, work):
     turned = work.take(name, count * columns * pitch, np.float32)
     blocks = ceil_div(columns, TURN_TILE), ceil_div(rows, TURN_TILE), count
     launch = configure_quietly(turn, blocks, (TURN_TILE, TURN_ROWS), work.stream)
-    numbers = np.uint32(rows), np.uint32(columns), np.uint64(operand.step), np.uint32(operand.pitch), np.uint32(pitch)
+    sizes, pitches = (np.uint32(rows), np.uint32(columns)), (np.uint32(operand.pitch), np.uint32(pitch))
     layout = "T" if operand.layout == "N" else "N"
     copy = Operand(turned, layout, pitch, columns * pitch, operand.rule, True)
-    return (launch, (operand.flat, turned, *numbers)), copy
+    return (launch, (operand.flat, turned, *sizes, make_divisor(operand.inner or 1), steps_of(operand), *pitches)), copy
 
 
 def _choose_slim(flat: Flat, m, n, format_name):
@@ -657,13 +670,13 @@ def _slim_launches(tile: slim.SlimTile, flat: Flat, m, n, work):
     dtype = dtype_of(flat.out)
     total = dtype_of_type(total_of(ELEMENTS[dtype]))
     kernel = slim.slim(ELEMENTS[dtype], tile, flat.a.layout + flat.b.layout, flat.beta != 0)
-    sizes = tuple(np.uint32(size) for size in (m, n, flat.k, flat.a.pitch, flat.b.pitch, flat.pitch_out))
+    sizes = sizes_of(tile, m, n, flat.k, (flat.a.pitch, flat.b.pitch, flat.pitch_out))
     tiles, factors = ceil_div(m, tile.rows) * ceil_div(n, tile.columns), (total.type(flat.alpha), total.type(flat.beta))
     for z in range(0, flat.batch, MAX_BLOCKS):
         blocks = tiles, 1, min(flat.batch - z, MAX_BLOCKS)
         launch = configure_quietly(kernel, blocks, slim.THREADS, work.stream)
-        which = tuple(np.uint32(x) for x in (z, *flat.rules))
-        yield launch, (flat.a.flat, flat.b.flat, flat.out, sizes, which, flat.steps, *factors)
+        which = which_of(z, flat.a, flat.b)
+        yield launch, (flat.a.flat, flat.b.flat, flat.out, sizes, which, steps_of(flat.a, flat.b), *factors)
 
 
 def _takes_packed(flat: Flat, m, n):
@@ -698,15 +711,15 @@ def _packed_launches(flat: Flat, m, n, work):
     kernel = packed(element, result, layout, square, wide, adds)
     shared_bytes = packing.elements * dtype.itemsize
     launch = configure_quietly(kernel, (packing.blocks, parts), packing.threads, work.stream, shared_bytes)
-    sizes, rules = tuple(map(np.uint32, (m, n, k, a.pitch, b.pitch))), tuple(map(make_divisor, flat.rules))
-    yield launch, (a.flat, b.flat, target, sizes, packing, rules, flat.steps, *now)
+    sizes = tuple(map(np.uint32, (m, n, k, a.pitch, b.pitch)))
+    yield launch, (a.flat, b.flat, target, sizes, packing, which_of(0, a, b), steps_of(a, b), *now)
     if parts > 1:
         yield _launch_sum((m, n, parts), target, flat.out, flat._replace(pitch_out=n), factors, work.stream)
 
 
 def _has_fours(matrix: Operand, extent):
     """Whether what lies together in memory begins and ends at multiples of four elements."""
-    sizes = address_of(matrix.flat) // dtype_of(matrix.flat).itemsize, matrix.pitch, matrix.step, extent
+    sizes = address_of(matrix.flat) // dtype_of(matrix.flat).itemsize, matrix.pitch, matrix.step, matrix.jump, extent
     return all(size % 4 == 0 for size in sizes)
 
 
@@ -717,7 +730,8 @@ def _vector_launches(flat: Flat, m, n, work):
     # The matrix as (count, K): by rows for n = 1, and by columns of b otherwise.
     is_along = (matrix.layout == "N") == (n == 1)
     inc = vector.pitch if vector.layout == ("N" if n == 1 else "T") else 1
-    wide = all(size % 16 == 0 for size in (address_of(vector.flat), vector.step * dtype.itemsize))
+    sizes = address_of(vector.flat), vector.step * dtype.itemsize, vector.jump * dtype.itemsize
+    wide = all(size % 16 == 0 for size in sizes)
     width = 16 // dtype.itemsize if matrix.wide and (not is_along or inc == 1 and wide) else 1
     apart = width == 1 and not is_along and takes_apart(count, flat.k, flat.batch)
     width = APART if apart else width
@@ -733,10 +747,9 @@ def _vector_launches(flat: Flat, m, n, work):
         batch = min(flat.batch - first, MAX_BLOCKS)
         partials = work.take("vector parts", batch * shape.parts * count if shape.parts > 1 else 1, total)
         counters = work.zeros(batch * blocks if shape.parts > 1 else 1)
-        which = np.uint32(first), *(np.uint32(x) for x in (*matrix.rule, *vector.rule))
+        which = which_of(first, matrix, vector)
         launch = configure_quietly(kernel, (blocks, shape.parts, batch), THREADS, work.stream)
-        steps = np.uint64(matrix.step), np.uint64(vector.step)
-        out = flat.out[first * count :]
+        out, steps = flat.out[first * count :], steps_of(matrix, vector)
         yield launch, (matrix.flat, vector.flat, out, partials, counters, sizes, which, steps, *factors)
 
 
@@ -753,11 +766,11 @@ def _several_launches(flat: Flat, m, n, work):
     matrix, vector, apart = (flat.b, flat.a, (n, 1)) if m < n else (flat.a, flat.b, (1, n))
     kernel = several(NUMBERS[dtype], vectors, 16 // dtype.itemsize, flat.beta != 0)
     sizes = tuple(np.uint32(size) for size in (count, flat.k, matrix.pitch, vector.pitch, *apart))
-    steps, factors = (np.uint64(matrix.step), np.uint64(vector.step)), (dtype.type(flat.alpha), dtype.type(flat.beta))
+    steps, factors = steps_of(matrix, vector), (dtype.type(flat.alpha), dtype.type(flat.beta))
     for first in range(0, flat.batch, MAX_BLOCKS):
         blocks = ceil_div(count, THREADS // WARP), 1, min(flat.batch - first, MAX_BLOCKS)
         launch = configure_quietly(kernel, blocks, THREADS, work.stream)
-        which = np.uint32(first), *(np.uint32(x) for x in (*matrix.rule, *vector.rule))
+        which = which_of(first, matrix, vector)
         yield launch, (matrix.flat, vector.flat, flat.out, sizes, which, steps, *factors)
 
 
@@ -784,12 +797,12 @@ def _piece_launches(piece: Piece, flat: Flat, work):
         gathers = not wide and flat.k < SINGLE_STORES_MIN_K and tile.rows * tile.columns >= MIN_GATHERED
         kernel = fast(tile, wide_b, wide, scales, adds, layout, wide_a, gathers)
     grid = ceil_div(m, tile.rows) * ceil_div(n, tile.columns), parts
-    sizes = tuple(np.uint32(size) for size in (m, n, flat.k, flat.a.pitch, flat.b.pitch, pitch))
+    sizes = sizes_of(tile, m, n, flat.k, (flat.a.pitch, flat.b.pitch, pitch), parts)
     for z in range(0, batch, MAX_BLOCKS):
         blocks = *grid, min(batch - z, MAX_BLOCKS)
         launch = configure_quietly(kernel, blocks, tile.threads, work.stream, shared_bytes)
-        which = tuple(np.uint32(x) for x in (z, *flat.rules))
-        yield launch, (a, b, target, sizes, which, flat.steps, *numbers)
+        which = which_of(z, flat.a, flat.b)
+        yield launch, (a, b, target, sizes, which, steps_of(flat.a, flat.b), *numbers)
     if parts > 1:
         yield _launch_sum((m, n, parts), target, out, flat, numbers, work.stream)
 

@@ -80,6 +80,9 @@ SPEEDS = (
     Speed(Tile(16, 64, 32, 4, 8, 4, 4, 4), 5, 0.278, 0.225, 1.4),
     Speed(Tile(64, 16, 32, 8, 4, 8, 3, 4), 5, 0.385, 0.292, 1.3),
 )
+#: By this over its rows a tile takes longer with a ``b`` that lies along K, whose elements are copied one by one; by
+#: this over its columns it takes less time with an ``a`` that lies across K, which is copied by 16 bytes.
+SINGLES = 7.0
 #: The same for float64. With few blocks, steps are short: more of them have to be under way.
 DOUBLE_SPEEDS = (
     Speed(DoubleTile(128, 64, 64, 32, 3), 2, 0.543, 0.571, 2.9, 8),
@@ -385,7 +388,7 @@ def _slices_of(tile, m, n, k, batch):
 
 @functools.lru_cache(4096)
 def choose(
-    m: int, n: int, k: int, batch: int, wide_b: bool, multiprocessors: int, double: bool = False
+    m: int, n: int, k: int, batch: int, wide_b: bool, multiprocessors: int, double: bool = False, layout: str = "NN"
 ) -> tuple[list[Piece], bool]:
     """Choose how to compute a product.
 
@@ -399,6 +402,8 @@ def choose(
     multiprocessors : int
     double : bool
         For float64; nothing is widened then.
+    layout : str
+        How the operands of float32 lie; with "N" for an ``a`` whose columns do not begin at multiples of 16 bytes.
 
     Returns
     -------
@@ -409,7 +414,7 @@ def choose(
         Whether to copy ``b`` to rows that begin at multiples of 16 bytes.
     """
     time, pieces = float("inf"), []
-    speeds = SPEEDS if not double else DOUBLE_SPEEDS if wide_b else NARROW_DOUBLE_SPEEDS
+    speeds = _speeds_for(layout) if not double else DOUBLE_SPEEDS if wide_b else NARROW_DOUBLE_SPEEDS
     ways = [(rows, columns, 1.0) for rows in _cuts(m, 128, batch) for columns in _cuts(n, 256, batch)]
     if batch == 1 and not double:
         ways += [(*way, WAVE_MARGIN) for way in _waves(m, n, multiprocessors)]
@@ -424,6 +429,16 @@ def choose(
             time, pieces = took, cut
     widened = time + WIDEN + 8 * batch * k * n / WIDEN_BYTES
     return pieces, not (wide_b or double) and widened < NARROW * time
+
+
+@functools.cache
+def _speeds_for(layout):
+    """`SPEEDS`, with the steps that take longer, or less time, in a layout."""
+    found = []
+    for speed in SPEEDS:
+        factor = 1 + SINGLES * (layout[1] == "T") / speed.tile.rows
+        found.append(speed._replace(work=factor * speed.work, latency=factor * speed.latency))
+    return tuple(found)
 
 
 @functools.lru_cache(4096)

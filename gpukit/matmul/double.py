@@ -13,7 +13,9 @@ import functools
 from typing import NamedTuple
 
 from gpukit.backend import cuda, float64, int64, uint32, uint64
+from gpukit.divisors import divided
 from gpukit.intrinsics import commit_copies, copy_async, copy_async2, load2, mma, store2, wait_copies
+from gpukit.matmul.operands import starts_of
 from warpstep.integers import ceil_div
 
 __all__ = ["DEPTH", "PAD", "DoubleTile", "double"]
@@ -89,26 +91,22 @@ def double(tile, layout, wide_a, wide_b, wide_out, scales=False, adds=False):
         sums = cuda.local.array((down, across, 4), float64)
         left = cuda.local.array((2, down, 4), float64)
         right = cuda.local.array((2, across, 2), float64)
-        m, n, k, pitch_a, pitch_b, pitch_out = sizes
+        m, n, k, pitch_a, pitch_b, pitch_out, blocks_across, part = sizes
         # The block: a tile of out, a part of K, a matrix.
-        block, parts = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.y)
-        blocks_across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
-        row, col = uint32(block // blocks_across * rows), uint32(block % blocks_across * columns)
-        steps_in_all = uint32(uint32(k + uint32(DEPTH - 1)) // uint32(DEPTH))
-        part = uint32(uint32(steps_in_all + parts - uint32(1)) // parts * DEPTH)
+        row, col = divided(uint32(cuda.blockIdx.x), blocks_across)
+        row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
         first = uint32(uint32(cuda.blockIdx.y) * part)
         limit = uint32(min(k, uint32(first + part)))
         rows_left, columns_left = uint32(m - row), uint32(n - col)
         z = uint32(which[0] + uint32(cuda.blockIdx.z))
-        z_a = uint32(uint32(z // which[1]) % which[2])
-        z_b = uint32(uint32(z // which[3]) % which[4])
+        start_of_a, start_of_b = starts_of(z, which, matrix_steps)
         # The thread: a lane of a warp, which has a place in the tile.
         tid = uint32(cuda.threadIdx.x)
         warp, lane = tid // uint32(32), tid % uint32(32)
         warp_row = uint32(warp // uint32(warps_across) * uint32(warp_rows))
         warp_col = uint32(warp % uint32(warps_across) * uint32(warp_columns))
-        from_a = uint64(z_a) * matrix_steps[0] + start_a(row, first, pitch_a)
-        from_b = uint64(z_b) * matrix_steps[1] + start_b(col, first, pitch_b)
+        from_a = start_of_a + start_a(row, first, pitch_a)
+        from_b = start_of_b + start_b(col, first, pitch_b)
         step_a = uint64(0 if along_a else DEPTH) * pitch_a
         step_b = uint64(0 if along_b else DEPTH) * pitch_b
         clear(sums, left, right)
@@ -141,7 +139,8 @@ def double(tile, layout, wide_a, wide_b, wide_out, scales=False, adds=False):
         multiply(sums, left, right, 1, tiles, free, a, from_a, first, limit, rows_left, pitch_a)
         place_row = uint64(warp_row + lane // uint32(4) * uint32(row_step))
         place_col = uint64(warp_col + lane % uint32(4) * uint32(2))
-        start = ((uint64(z) * parts + uint64(cuda.blockIdx.y)) * m + row + place_row) * pitch_out + col + place_col
+        part = uint64(z) * uint64(cuda.gridDim.y) + uint64(cuda.blockIdx.y)
+        start = (part * m + row + place_row) * pitch_out + col + place_col
         left_down, left_across = int64(rows_left) - int64(place_row), int64(columns_left) - int64(place_col)
         if scales:
             combine(out, start, sums, left_down, left_across, pitch_out, alpha, beta)

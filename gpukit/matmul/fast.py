@@ -8,12 +8,16 @@ while it multiplies those in another.
 import functools
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gpukit.backend import cuda, float32, int64, types, uint32, uint64
+from gpukit.divisors import divided, make_divisor
 from gpukit.intrinsics import commit_copies, copy_async, copy_async2, copy_async4, load4, store4, wait_copies
 from gpukit.intrinsics.bfloat16 import bfloat16_of, float_of
+from gpukit.matmul.operands import start_of, starts_of
 from warpstep.integers import ceil_div
 
-__all__ = ["LAYOUTS", "PAD", "Tile", "choose_sum", "fast", "scale", "sum_parts", "turn", "widen"]
+__all__ = ["LAYOUTS", "PAD", "Tile", "choose_sum", "fast", "scale", "sizes_of", "sum_parts", "turn", "widen"]
 
 #: The pad of a row of shared memory that holds a column of a: 8 lanes that copy neighbours of a row of a, for 4 rows,
 #: write to 32 different banks, and four elements of the next row still begin at a multiple of 16 bytes. Without it
@@ -90,10 +94,8 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False, layout="NN", wide_a=F
     -------
     kernel
         ``kernel[(tiles, parts, matrices), tile.threads](a, b, out, sizes, which, steps, alpha, beta)``. ``sizes`` is
-        (m, n, k, elements from row to row of ``a``, of ``b``, of ``out``; from column to column if they lie so).
-        ``which`` is (first matrix, div_a, mod_a, div_b, mod_b), all of uint32: matrix z of ``out`` is made of the
-        matrices z // div_a % mod_a of ``a`` and z // div_b % mod_b of ``b``. ``steps`` are the elements from matrix to
-        matrix of ``a`` and ``b``, of uint64.
+        `sizes_of` the tile; ``which`` and ``steps`` are `which_of` and `steps_of` the operands, of
+        `gpukit.matmul.operands`.
     """
     rows, columns, depth, thread_rows, thread_columns, lane_rows, stages, slices = tile
     lane_columns, slice_threads, slice_depth = 32 // lane_rows, tile.threads // slices, depth // slices
@@ -105,6 +107,7 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False, layout="NN", wide_a=F
     stage_a, stage_size = depth * row_a, depth * (row_a + row_b)
     all_tiles, last_stage = stages * stage_size, (stages - 1) * stage_size
     pending, ahead, last = stages - 2, (stages - 1) * depth, (slice_depth - 1) % 2
+    holds_loads = thread_columns == 16  # as in `make_steps`
     copy_tiles, join = make_copy_tiles(tile, wide_b, layout, wide_a), make_join(tile)
     combine = make_combine(tile, wide_out, adds)
     store = make_store_rows(tile) if gathers else make_store(tile, wide_out)
@@ -118,19 +121,15 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False, layout="NN", wide_a=F
         sums = cuda.local.array((thread_rows, thread_columns), float32)
         left = cuda.local.array((2, thread_rows), float32)
         right = cuda.local.array((2, thread_columns), float32)
-        m, n, k, pitch_a, pitch_b, pitch_out = sizes
+        m, n, k, pitch_a, pitch_b, pitch_out, across, part = sizes
         # The block: a tile of out, a part of K, a matrix. Unsigned 32-bit arithmetic is the cheapest.
-        block, parts = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.y)
-        across = uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
-        row, col = uint32(block // across * rows), uint32(block % across * columns)
-        steps_in_all = uint32(uint32(k + uint32(depth - 1)) // uint32(depth))
-        part = uint32(uint32(steps_in_all + parts - uint32(1)) // parts * depth)
+        row, col = divided(uint32(cuda.blockIdx.x), across)
+        row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
         first = uint32(uint32(cuda.blockIdx.y) * part)
         limit = uint32(min(k, uint32(first + part)))
         rows_left, columns_left = uint32(m - row), uint32(n - col)
         z = uint32(which[0] + uint32(cuda.blockIdx.z))
-        z_a = uint32(uint32(z // which[1]) % which[2])
-        z_b = uint32(uint32(z // which[3]) % which[4])
+        start_of_a, start_of_b = starts_of(z, which, matrix_steps)
         # The thread: a slice of the depth, a place in its warp, which has a place in the tile.
         tid = uint32(cuda.threadIdx.x)
         warp, lane = tid % slice_threads // 32, tid % 32
@@ -138,8 +137,8 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False, layout="NN", wide_a=F
         my_col = uint32(warp % warps_across * warp_columns + lane % lane_columns * 4)
         my_slice = tid // slice_threads * slice_depth
         # Where its copies begin.
-        from_a = uint64(z_a) * matrix_steps[0] + start_a(row, first, pitch_a)
-        from_b = uint64(z_b) * matrix_steps[1] + start_b(col, first, pitch_b)
+        from_a = start_of_a + start_a(row, first, pitch_a)
+        from_b = start_of_b + start_b(col, first, pitch_b)
         step_a = uint64(0 if along_a else depth) * pitch_a
         step_b = uint64(0 if along_b else depth) * pitch_b
         clear(sums, left, right, last)
@@ -154,9 +153,13 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False, layout="NN", wide_a=F
             at_a = uint64(stage) + uint64(my_slice * row_a + my_row)
             at_b = uint64(stage) + uint64(stage_a + my_slice * row_b + my_col)
             read(tiles, at_a, at_b, left, right, uint32(0))
+            if holds_loads:
+                cuda.syncwarp()
             # The last products of the step before overlap with the first loads. In their own step, before the barrier,
             # they cost 4 % more.
             multiply(sums, left, right, uint32(last))
+            if holds_loads:
+                cuda.syncwarp()
             copy_tiles(tiles, free, a, b, from_a, from_b, first, limit, rows_left, columns_left, pitch_a, pitch_b)
             steps(tiles, at_a, at_b, sums, left, right, uint32(1))
             first, from_a, from_b = uint32(first + depth), from_a + step_a, from_b + step_b
@@ -164,13 +167,23 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False, layout="NN", wide_a=F
             stage = uint32(stage + stage_size if stage < last_stage else 0)
         multiply(sums, left, right, uint32(last))
         if join(tiles, sums):
-            start = ((uint64(z) * parts + uint64(cuda.blockIdx.y)) * m + row + my_row) * pitch_out + col + my_col
+            part = uint64(z) * uint64(cuda.gridDim.y) + uint64(cuda.blockIdx.y)
+            start = (part * m + row + my_row) * pitch_out + col + my_col
             left_down, left_across = int64(rows_left) - my_row, int64(columns_left) - my_col
             if scales:
                 combine(out, start, sums, left_down, left_across, pitch_out, alpha, beta)
             store(out, start, sums, left_down, left_across, pitch_out, tiles)
 
     return fast
+
+
+def sizes_of(tile: Any, m: int, n: int, k: int, pitches: tuple[int, int, int], parts: int = 1) -> tuple:
+    """The sizes that a kernel with tiles needs: m, n, k, elements from row to row of ``a``, of ``b``, of ``out`` (from
+    column to column if they lie so), tiles beside each other, K of a part. A GPU has no instruction to divide by
+    numbers that are not known before: with five divisions a small product takes longer.
+    """
+    part = ceil_div(ceil_div(k, tile.depth), parts) * tile.depth
+    return *map(np.uint32, (m, n, k, *pitches)), make_divisor(ceil_div(n, tile.columns)), np.uint32(part)
 
 
 # -- from global to shared memory ------------------------------------------------------------------
@@ -577,15 +590,15 @@ def sum_parts(width, groups, adds, number, element):
 
 
 @cuda.jit
-def widen(b, wide, k, step, columns, pitch_b, pitch):
+def widen(b, wide, k, group, steps, columns, pitch_b, pitch):
     """Copy matrices of ``k`` rows to rows of ``pitch`` elements, each of which begins at a multiple of 16 bytes.
 
-    In ``b`` there are ``step`` elements from matrix to matrix, ``pitch_b`` from row to row, of which ``columns`` are
-    used.
+    Its matrices begin where `start_of` finds them, with ``steps`` for its step and jump. In ``b`` there are ``pitch_b``
+    elements from row to row, of which ``columns`` are used.
     """
     col, row = uint32(cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x), uint64(cuda.blockIdx.y)
     while row * pitch < wide.size and col < pitch:
-        source = row // uint64(k) * step + row % uint64(k) * pitch_b + col
+        source = start_of(uint32(row // uint64(k)), group, steps[0], steps[1]) + row % uint64(k) * pitch_b + col
         wide[row * pitch + col] = b[source] if col < columns else float32(0)
         row += uint64(cuda.gridDim.y)
 
@@ -596,19 +609,20 @@ TURN_SHAPE = TURN_TILE, TURN_TILE + 1
 
 
 @cuda.jit
-def turn(a, turned, rows, columns, step, pitch_a, pitch):
+def turn(a, turned, rows, columns, group, steps, pitch_a, pitch):
     """Copy matrices of ``rows`` x ``columns`` so that the elements of a column follow one another.
 
-    In ``a`` there are ``step`` elements from matrix to matrix, ``pitch_a`` from row to row; in ``turned``, ``pitch``
-    from column to column. Blocks along z take the matrices.
+    Those of ``a`` begin as for `widen`, and have ``pitch_a`` elements from row to row; ``turned`` has ``pitch`` from
+    column to column. Blocks along z take the matrices.
     """
     tile = cuda.shared.array(TURN_SHAPE, float32)
     x, y, z = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y), uint64(cuda.blockIdx.z)
+    start = start_of(uint32(z), group, steps[0], steps[1])
     row, col = uint32(cuda.blockIdx.y * TURN_TILE), uint32(cuda.blockIdx.x * TURN_TILE)
     for i in range(0, TURN_TILE, TURN_ROWS):
         r, c = uint32(row + y + uint32(i)), uint32(col + x)
         if r < rows and c < columns:
-            tile[uint32(y + uint32(i)), x] = a[z * step + uint64(r) * pitch_a + c]
+            tile[uint32(y + uint32(i)), x] = a[start + uint64(r) * pitch_a + c]
     cuda.syncthreads()
     for i in range(0, TURN_TILE, TURN_ROWS):
         r, c = uint32(row + x), uint32(col + y + uint32(i))

@@ -6,9 +6,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpukit._host.arrays import address_of, dtype_of, span, window
-from gpukit.backend import cuda
+from gpukit.backend import cuda, uint64
+from gpukit.divisors import divided, make_divisor
 
-__all__ = ["Flat", "Operand", "broadcast_rule", "is_aligned", "is_dense", "operand", "turned"]
+__all__ = [
+    "Flat",
+    "Operand",
+    "broadcast_rule",
+    "is_aligned",
+    "is_dense",
+    "operand",
+    "start_of",
+    "starts_of",
+    "steps_of",
+    "turned",
+    "which_of",
+]
 
 
 class Operand(NamedTuple):
@@ -41,6 +54,11 @@ class Operand(NamedTuple):
     wide: bool
     inner: int = 0
     outer_step: int = 0
+
+    @property
+    def jump(self) -> int:
+        """int: elements from group to group beyond the steps of a group's matrices."""
+        return self.outer_step - self.inner * self.step if self.inner else 0
 
     def at(self, row: int, col: int) -> Any:
         """The memory from an element of the first matrix on."""
@@ -94,7 +112,7 @@ def turned(matrix: Operand) -> Operand:
 
 def is_dense(matrix: Operand, extent: int, k: int, is_along: bool, batch: int) -> bool:
     """Whether so many different matrices of ``extent`` by ``k`` follow one another in memory without a gap."""
-    follow = matrix.step == extent * k and matrix.rule == (1, batch)
+    follow = matrix.step == extent * k and matrix.jump == 0 and matrix.rule == (1, batch)
     return matrix.pitch == (k if is_along else extent) and (batch == 1 or follow)
 
 
@@ -111,15 +129,36 @@ class Flat(NamedTuple):
     alpha: float
     beta: float
 
-    @property
-    def rules(self) -> tuple:
-        """How the matrices of the operands are found."""
-        return *self.a.rule, *self.b.rule
 
-    @property
-    def steps(self) -> tuple:
-        """Elements from matrix to matrix of the operands."""
-        return np.uint64(self.a.step), np.uint64(self.b.step)
+def which_of(z: int, a: Operand, b: Operand) -> tuple:
+    """How a kernel finds the matrices of the operands for those of the result: (the first of these; div, mod and group
+    of a, and of b, Divisors).
+    """
+    rules = *a.rule, a.inner or 1, *b.rule, b.inner or 1
+    return np.uint32(z), *map(make_divisor, rules)
+
+
+def steps_of(*operands: Operand) -> tuple:
+    """The step and the jump of each operand, for a kernel."""
+    return tuple(np.uint64(size % 2**64) for matrix in operands for size in (matrix.step, matrix.jump))
+
+
+@cuda.jit(device=True, forceinline=True)
+def starts_of(z, which, steps):
+    """Where the matrices of ``a`` and ``b`` for matrix z of the result begin."""
+    _, div_a, mod_a, group_a, div_b, mod_b, group_b = which
+    z_a, _ = divided(z, div_a)
+    z_b, _ = divided(z, div_b)
+    _, z_a = divided(z_a, mod_a)
+    _, z_b = divided(z_b, mod_b)
+    return start_of(z_a, group_a, steps[0], steps[1]), start_of(z_b, group_b, steps[2], steps[3])
+
+
+@cuda.jit(device=True, forceinline=True)
+def start_of(z, group, step, jump):
+    """Where matrix z of an operand begins."""
+    groups, _ = divided(z, group)
+    return uint64(z) * step + uint64(groups) * jump
 
 
 def broadcast_rule(own, lead):

@@ -13,6 +13,7 @@ from gpukit.backend import cuda, types, uint32, uint64
 from gpukit.divisors import Divisor, divided, make_divisor
 from gpukit.intrinsics import commit_copies, copy_async, copy_async4, load4, store4, wait_copies
 from gpukit.intrinsics.bfloat16 import bfloat16_of
+from gpukit.matmul.operands import start_of
 from gpukit.matmul.vector import make_number, total_of
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
@@ -25,7 +26,7 @@ SQUARE, WIDE = 4, 4
 MAX_ROWS, MAX_COLUMNS, MAX_THREADS, MAX_SHARED = 32, 64, 256, 40 << 10
 #: Blocks that a multiprocessor should have where K is cut in parts; threads of a block that hide what it waits for, and
 #: of all multiprocessors; K for each thread, the least of it, and of a part; most parts.
-BLOCKS, FEW_THREADS, ENOUGH, SHARE, MIN_SHARE, MIN_PART, MAX_PARTS = 4, 64, 1 << 14, 16, 4, 512, 128
+BLOCKS, FEW_THREADS, ENOUGH, SHARE, MIN_SHARE, MIN_PART, MAX_PARTS = 4, 64, 1 << 14, 16, 4, 512, 528
 #: Elements of ``out`` that a thread loads before it stores any, and short elements of operands.
 LOADS, SHORT_LOADS = 4, 16
 #: Rows for each column of ``b`` that a block has where it has the same ``b`` for all.
@@ -180,10 +181,9 @@ def _fit(count, groups, rows, columns, part, itemsize, shares_b, width):
 def packed(element, result, layout, square, wide, adds):
     """Make the kernel of out = alpha a b + beta out, for matrices with at most ``MAX_COLUMNS`` columns.
 
-    Launch it as ``kernel[(packing.blocks, parts), packing.threads](a, b, out, sizes, packing, rules, steps, alpha,
+    Launch it as ``kernel[(packing.blocks, parts), packing.threads](a, b, out, sizes, packing, which, steps, alpha,
     beta)`` with ``packing.elements`` of dynamic shared memory. ``sizes`` is (m, n, k, pitch of a, pitch of b),
-    ``rules`` (div_a, mod_a, div_b, mod_b), Divisors; the rest is as of `gpukit.matmul.fast.fast`. With several parts
-    of K a block has one unit.
+    the rest is as of `gpukit.matmul.fast.fast`. With several parts of K a block has one unit.
 
     Parameters
     ----------
@@ -206,12 +206,11 @@ def packed(element, result, layout, square, wide, adds):
     pad, store = WIDE if wide else 1, make_store(result, adds)
 
     @cuda.jit
-    def packed(a, b, out, sizes, packing, rules, steps, alpha, beta):
+    def packed(a, b, out, sizes, packing, which, steps, alpha, beta):
         tiles = cuda.shared.array(0, total, alignment=16)
         sums = cuda.local.array((SQUARE, square), total)
         from_a, from_b = cuda.local.array(SQUARE, uint32), cuda.local.array(square, uint32)
         m, n, k, pitch_a, pitch_b = sizes
-        div_a, mod_a, div_b, mod_b = rules
         count, rows, depth = packing.count.value, packing.rows.value, packing.depth.value
         # The block: some units, a part of K.
         first_unit = uint32(uint32(cuda.blockIdx.x) * count)
@@ -248,13 +247,13 @@ def packed(element, result, layout, square, wide, adds):
                 copy_dense(tiles, from_here, a, source, uint32(rows_here * k), packing.inner_a)
             else:
                 copy_a(tiles, from_here, a, here, packing.rows, packing.depth, packing.inner_a, first_unit,
-                       packing.per_matrix, m, first, limit, steps[0], pitch_a, div_a, mod_a)  # fmt: skip
+                       packing.per_matrix, m, first, limit, pitch_a, which[1:4], steps[:2])  # fmt: skip
             if packing.dense_b:
-                source = uint64(z0) * steps[1]
+                source = uint64(z0) * steps[2]
                 copy_dense(tiles, size_a, b, source, uint32(slots * uint32(n * k)), packing.inner_b)
             else:
                 copy_b(tiles, size_a, b, slots, packing.columns, packing.depth, packing.inner_b, z0,
-                       ONE, n, first, limit, steps[1], pitch_b, div_b, mod_b)  # fmt: skip
+                       ONE, n, first, limit, pitch_b, which[4:], steps[2:])  # fmt: skip
             commit_copies()
             wait_copies(0)
             cuda.syncthreads()
@@ -330,36 +329,37 @@ def make_copy(element, along, wide):
     (fetch, put), loads = make_fetch(element, wide), SHORT_LOADS // width
 
     @cuda.jit(device=True, forceinline=True)
-    def place_of(i, extent, outer, inner, first_unit, groups, size, first, limit, step, pitch, div, mod):
+    def place_of(i, extent, outer, inner, first_unit, groups, size, first, limit, pitch, rule, steps):
         """Where copy ``i`` lies in shared memory and in that of the matrix, and whether it lies in the matrix."""
         row, col = divided(i, inner)
         unit, down = divided(row, outer)
         z, group = divided(uint32(first_unit + unit), groups)
-        z, _ = divided(z, div)
-        _, z = divided(z, mod)
+        z, _ = divided(z, rule[0])
+        _, z = divided(z, rule[1])
         col = uint32(col * uint32(width))
         x, kk = (down, col) if along else (col, down)
         x, kk = uint32(group * extent.value + x), uint32(first + kk)
-        source = uint64(z) * step + (uint64(x) * pitch + kk if along else uint64(kk) * pitch + x)
+        source = start_of(z, rule[2], steps[0], steps[1])
+        source += uint64(x) * pitch + kk if along else uint64(kk) * pitch + x
         at = uint32(row * uint32(uint32(inner.value * uint32(width)) | uint32(width)) + col)
         return at, source, (x < size) & (kk < limit)
 
     @cuda.jit(device=True, forceinline=True)
     def copy(
-        tiles, to, matrix, units, extent, depth, inner, first_unit, groups, size, first, limit, step, pitch, div, mod
+        tiles, to, matrix, units, extent, depth, inner, first_unit, groups, size, first, limit, pitch, rule, steps
     ):
         outer = extent if along else depth
         i, end = uint32(cuda.threadIdx.x), uint32(uint32(units * outer.value) * inner.value)
         while i < end:
             at, source, inside = place_of(
-                i, extent, outer, inner, first_unit, groups, size, first, limit, step, pitch, div, mod
+                i, extent, outer, inner, first_unit, groups, size, first, limit, pitch, rule, steps
             )
             copy_elements(tiles, uint64(to + at), matrix, source, inside)
             i = uint32(i + uint32(cuda.blockDim.x))
 
     @cuda.jit(device=True, forceinline=True)
     def load(
-        tiles, to, matrix, units, extent, depth, inner, first_unit, groups, size, first, limit, step, pitch, div, mod
+        tiles, to, matrix, units, extent, depth, inner, first_unit, groups, size, first, limit, pitch, rule, steps
     ):
         held, places = cuda.local.array((loads, width), element), cuda.local.array(loads, uint32)
         outer = extent if along else depth
@@ -368,7 +368,7 @@ def make_copy(element, along, wide):
             for j in range(loads):
                 places[j], source, inside = place_of(
                     min(uint32(i + uint32(j) * uint32(cuda.blockDim.x)), uint32(end - uint32(1))),
-                    extent, outer, inner, first_unit, groups, size, first, limit, step, pitch, div, mod,
+                    extent, outer, inner, first_unit, groups, size, first, limit, pitch, rule, steps,
                 )  # fmt: skip
                 for e in range(width):
                     held[j, e] = element(0)

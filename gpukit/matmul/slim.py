@@ -4,8 +4,10 @@ import functools
 from typing import NamedTuple
 
 from gpukit.backend import cuda, float32, int32, types, uint32, uint64
+from gpukit.divisors import divided
 from gpukit.intrinsics import commit_copies, copy_async, load4, wait_copies
 from gpukit.intrinsics.bfloat16 import bfloat16_of
+from gpukit.matmul.operands import starts_of
 from gpukit.matmul.vector import make_number, total_of
 from warpstep.integers import next_power_of_two
 from warpstep.limits import WARP
@@ -16,8 +18,11 @@ __all__ = ["THREADS", "SlimTile", "choose_slim", "slim"]
 MAX_K, MAX_WIDE_K, THREADS = 20, 16, 256
 #: Elements of a wide load; lanes that copy neighbours along K.
 FOUR, SECTOR = 4, 8
-#: The fewest columns of a result. With 256 or more of them, one of up to 8 rows has tiles as wide as they are.
-MIN_COLUMNS, MIN_LONG, FEW_ROWS = 64, 256, 8
+#: The fewest columns of a result, by the bytes of an element. With 256 or more of them, one of up to 8 rows has tiles
+#: as wide as they are.
+MIN_COLUMNS, MIN_LONG, FEW_ROWS = {2: 64, 4: 33, 8: 64}, 256, 8
+#: Wide rows of float32 have fewer columns than a block.
+MAX_WIDE_COLUMNS = 64
 #: Up to so many columns of all matrices a block has half as many, so that there are more.
 MAX_NARROW = 1 << 16
 #: Fewest results: of any elements, of short ones, of float32 for larger tiles. Loads of short ones that a thread has
@@ -61,15 +66,15 @@ class SlimTile(NamedTuple):
 
 def choose_slim(m: int, n: int, k: int, batch: int, itemsize: int, wide: bool) -> SlimTile | None:
     """Choose a tile; None where another kernel is faster: with a larger K, and with ``wide`` rows, which begin at
-    multiples of 16 bytes, unless there are only a few.
+    multiples of 16 bytes, unless there are only a few, or a few columns.
     """
     is_short = itemsize == 2
-    if k == 0 or k > MAX_K or n < MIN_COLUMNS or m * n * batch < (MIN_SHORT if is_short else MIN_RESULTS):
+    if k == 0 or k > MAX_K or n < MIN_COLUMNS[itemsize] or m * n * batch < (MIN_SHORT if is_short else MIN_RESULTS):
         return None
     if m <= FEW_ROWS and n >= MIN_LONG and k <= MAX_WIDE_K:
         is_narrow = itemsize == 8 or n * batch <= MAX_NARROW
         return SlimTile(next_power_of_two(m), 1 if is_narrow else 2, 1, MAX_WIDE_K)
-    if wide or is_short:
+    if is_short or wide and (itemsize == 8 or n >= MAX_WIDE_COLUMNS or m * n * batch < MIN_LARGE):
         return None
     depth = MAX_WIDE_K if k <= MAX_WIDE_K else MAX_K
     if itemsize == 8:
@@ -102,12 +107,11 @@ def slim(element, tile, layout, adds):
         factors = cuda.local.array(warp_rows, total)
         sums = cuda.local.array((warp_rows, lane_columns), total)
         held = cuda.local.array(lane_columns, total)
-        m, n, k, pitch_a, pitch_b, pitch_out = sizes
-        block, across = uint32(cuda.blockIdx.x), uint32(uint32(n + uint32(columns - 1)) // uint32(columns))
-        row, col = uint32(block // across * uint32(rows)), uint32(block % across * uint32(columns))
+        m, n, k, pitch_a, pitch_b, pitch_out, across, _ = sizes
+        row, col = divided(uint32(cuda.blockIdx.x), across)
+        row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
         z = uint32(which[0] + uint32(cuda.blockIdx.z))
-        from_a = uint64(uint32(uint32(z // which[1]) % which[2])) * matrix_steps[0]
-        from_b = uint64(uint32(uint32(z // which[3]) % which[4])) * matrix_steps[1]
+        from_a, from_b = starts_of(z, which, matrix_steps)
         copy_a(left, a, from_a, row, uint32(m - row), k, pitch_a)
         copy_b(right, b, from_b, col, uint32(n - col), k, pitch_b)
         commit_copies()

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from gpukit.backend import cuda, float32, float64, types, uint32, uint64
 from gpukit.intrinsics import load2, load4, load8
 from gpukit.intrinsics.bfloat16 import bfloat16_of, float_of
+from gpukit.matmul.operands import starts_of
 from warpstep.integers import ceil_div, next_power_of_two
 
 __all__ = [
@@ -29,8 +30,9 @@ __all__ = [
 #: Threads of a block, and of a warp; warps of a block.
 THREADS, LANES = 256, 32
 GROUPS = THREADS // LANES
-#: Loads of a thread that are under way before it uses the first value: of 16 bytes each, and of single elements.
-UNROLL, UNROLL_SINGLE = 4, 16
+#: Loads of a thread that are under way before it uses the first value: of 16 bytes each, in few blocks or in many, and
+#: of single elements, of 8 bytes and of fewer.
+UNROLL_FEW, UNROLL, UNROLL_DOUBLE, UNROLL_SINGLE = 8, 4, 8, 16
 #: Blocks that a multiprocessor has registers for. Without this bound the compiler saves registers and moves loads after
 #: uses of those before: 4096 x 4096 takes 5 % longer on an H200.
 RESIDENT = 4
@@ -39,6 +41,8 @@ BLOCKS, MIN_ACROSS, MIN_ALONG = 3, 256, 4096
 #: Up to this K a warp of `along` has a row of its own; up to the second one if there are rows enough. For longer ones a
 #: block has it.
 MAX_WARP_K, MAX_LONG_K = 2048, 8192
+#: Up to this K all blocks of `across` have whole columns: to add up parts takes 1 us.
+MAX_WHOLE_K = 512
 #: Up to this K a thread of `across` may have a column of its own. Where there are fewer results than this, so many
 #: threads read a row, and there are fewer parts.
 MAX_BLOCK_K, MIN_LANES, FEW_RESULTS, FEW_BLOCKS = 32, 8, 4096, 2
@@ -77,7 +81,8 @@ def choose_vector(
     blocks_each, enough = BLOCKS, count * batch >= multiprocessors * BLOCKS * GROUPS
     if is_along:
         lanes = min(LANES, next_power_of_two(max(2, ceil_div(k, width))))
-        lanes = lanes if k <= (MAX_LONG_K if enough else MAX_WARP_K) else THREADS
+        many = THREADS // 2 if width == 1 and k < THREADS * UNROLL_SINGLE else THREADS
+        lanes = lanes if k <= (MAX_LONG_K if enough else MAX_WARP_K) else many
         lanes = min(lanes, NARROW_LANES) if width == 1 and count * batch >= MANY_ROWS else lanes
         # Warps that come and go cost more than the loads: of many rows a lane has several.
         while MIN_SHARED < lanes <= LANES and count * batch * lanes > MANY_LANES and k * 2 <= UNROLL * width * lanes:
@@ -90,6 +95,7 @@ def choose_vector(
     columns = THREADS // lanes if is_along else lanes * width
     blocks = ceil_div(count, columns) * batch
     most = max(1, k // (MIN_ALONG if is_along else max(MIN_ACROSS, THREADS // lanes * UNROLL)))
+    most = most if is_along or k > MAX_WHOLE_K else 1
     return Shape(lanes, columns, min(most, max(1, multiprocessors * blocks_each // blocks)))
 
 
@@ -166,7 +172,12 @@ def make_load_many(load, count):
 def make_add_many(add, count):
     """Make the device function that adds what `make_load_many` has read, times elements of the vector."""
     if count == 1:
-        return add
+
+        @cuda.jit(device=True, forceinline=True)
+        def add_one(sums, values, vector, at, step):
+            add(sums, values, vector, at, step, True)
+
+        return add_one
     half, rest = make_add_many(add, count // 2), count // 2
 
     @cuda.jit(device=True, forceinline=True)
@@ -178,31 +189,75 @@ def make_add_many(add, count):
 
 
 @functools.cache
-def make_walk(load, add, step, width):
-    """Make the device function by which a thread adds up its share of K, from ``i`` to ``limit`` by ``step``."""
-
-    def make_part(count):
-        load_many, add_many, more = make_load_many(load, count), make_add_many(add, count), (count - 1) * step
+def make_load_last(load, count):
+    """Make the device function that does as `make_load_many`'s from element ``i`` of a row on, or a column, as far as
+    there are elements before ``limit``; for others it loads ``first`` again, so that no load is behind a branch.
+    """
+    if count == 1:
 
         @cuda.jit(device=True, forceinline=True)
-        def walk_part(sums, matrix, at, stride, vector, of, inc, i, limit):
-            while i + uint64(more) < limit:
-                # All loads of the matrix are under way before the first value is used.
-                values = load_many(matrix, at + i * stride, uint64(step) * stride)
-                add_many(sums, values, vector, of + i * inc, uint64(step) * inc)
-                i += uint64(count * step)
-            return i
+        def load_one(array, at, stride, i, limit, first, step):
+            return load(array, at + (i if i < limit else first) * stride)
 
-        return walk_part
+        return load_one
+    half, rest = make_load_last(load, count // 2), count // 2
 
-    far, near, last = make_part(UNROLL_SINGLE), make_part(UNROLL), make_part(1)
+    @cuda.jit(device=True, forceinline=True)
+    def load_last(array, at, stride, i, limit, first, step):
+        more = i + uint64(rest) * step
+        return half(array, at, stride, i, limit, first, step), half(array, at, stride, more, limit, first, step)
+
+    return load_last
+
+
+@functools.cache
+def make_add_last(add, count):
+    """Make the device function that adds what `make_load_last` has read, times elements of the vector."""
+    if count == 1:
+
+        @cuda.jit(device=True, forceinline=True)
+        def add_one(sums, values, vector, of, inc, i, limit, first, step):
+            add(sums, values, vector, of + (i if i < limit else first) * inc, inc, i < limit)
+
+        return add_one
+    half, rest = make_add_last(add, count // 2), count // 2
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_last(sums, values, vector, of, inc, i, limit, first, step):
+        more = i + uint64(rest) * step
+        half(sums, values[0], vector, of, inc, i, limit, first, step)
+        half(sums, values[1], vector, of, inc, more, limit, first, step)
+
+    return add_last
+
+
+def unroll_of(element, width, few_lanes=False):
+    """The loads of a round; more with ``few_lanes``, of blocks that do not fill the device, if there are registers."""
+    if width > 1:
+        return UNROLL_FEW if few_lanes and element == float32 else UNROLL
+    return UNROLL_DOUBLE if element == float64 else UNROLL_SINGLE
+
+
+@functools.cache
+def make_walk(load, add, step, count):
+    """Make the device function by which a thread adds up its share of K, from ``i`` to ``limit`` by ``step``.
+
+    All ``count`` loads of the matrix in a round are under way before the first value is used, also in the last round.
+    """
+    load_many, add_many, more = make_load_many(load, count), make_add_many(add, count), (count - 1) * step
+    few = max(UNROLL, count // 2)
+    load_last, add_last = make_load_last(load, few), make_add_last(add, few)
 
     @cuda.jit(device=True, forceinline=True)
     def walk(sums, matrix, at, stride, vector, of, inc, i, limit):
-        if width == 1:
-            i = far(sums, matrix, at, stride, vector, of, inc, i, limit)
-        i = near(sums, matrix, at, stride, vector, of, inc, i, limit)
-        last(sums, matrix, at, stride, vector, of, inc, i, limit)
+        while i + uint64(more) < limit:
+            values = load_many(matrix, at + i * stride, uint64(step) * stride)
+            add_many(sums, values, vector, of + i * inc, uint64(step) * inc)
+            i += uint64(count * step)
+        while i < limit:
+            values = load_last(matrix, at, stride, i, limit, i, uint64(step))
+            add_last(sums, values, vector, of, inc, i, limit, i, uint64(step))
+            i += uint64(few * step)
 
     return walk
 
@@ -258,20 +313,20 @@ def along(element, lanes, width, adds):
     ``lanes`` threads, 2 to 32 or 256, read a row, ``width`` elements at a time: 16 bytes, or 1 element where the rows
     do not begin at multiples of them or the vector has gaps. Elements of 2 bytes are added up in float32. Call
     ``kernel[(blocks, parts, matrices), 256](matrix, vector, out, partials, counters, sizes, which, steps, alpha,
-    beta)`` with sizes (count, k, elements from row to row, from element to element of the vector), which (first matrix;
-    div, mod of the matrix, of the vector) and steps from matrix to matrix, from vector to vector.
+    beta)`` with sizes (count, k, elements from row to row, from element to element of the vector), and with which and
+    steps of `which_of` and `steps_of` of `gpukit.matmul.operands`, for the matrix and the vector.
     """
     rows, chunk, entry = THREADS // lanes, lanes * width, min(lanes, LANES)
     load, finish, dtype = make_load(element, width, False), make_finish(element, rows, adds), total_of(element)
     entries, others, halves = THREADS // entry, lanes // entry, tuple(h for h in (16, 8, 4, 2, 1) if h < entry)
 
     @cuda.jit(device=True, forceinline=True)
-    def add(sums, values, vector, at, step):
+    def add(sums, values, vector, at, step, inside):
         factors = load(vector, at)
         for j in range(width):
-            sums[0] += values[j] * factors[j]
+            sums[0] += values[j] * factors[j] if inside else dtype(0)
 
-    walk = make_walk(make_load(element, width, True), add, chunk, width)
+    walk = make_walk(make_load(element, width, True), add, chunk, unroll_of(element, width))
 
     @cuda.jit(launch_bounds=(THREADS, RESIDENT))
     def along(matrix, vector, out, partials, counters, sizes, which, steps, alpha, beta):
@@ -285,8 +340,8 @@ def along(element, lanes, width, adds):
         mine = cuda.local.array(1, dtype)
         mine[0] = dtype(0)
         if row < count:
-            at = uint64(z // which[1] % which[2]) * steps[0] + uint64(row) * pitch
-            of = uint64(z // which[3] % which[4]) * steps[1]
+            at, of = starts_of(z, which, steps)
+            at += uint64(row) * pitch
             i = uint64(first + lane * uint32(width))
             walk(mine, matrix, at, uint64(1), vector, of, uint64(inc), i, uint64(limit))
         total = mine[0]
@@ -314,15 +369,16 @@ def across(element, lanes, width, adds, apart=False):
     """
     columns, groups = lanes * width, THREADS // lanes
     finish, dtype, number = make_finish(element, columns, adds), total_of(element), make_number(element)
-    whole = groups * (UNROLL if width > 1 else UNROLL_SINGLE)
+    unroll = unroll_of(element, width, lanes == MIN_LANES)
+    whole = groups * unroll
 
     @cuda.jit(device=True, forceinline=True)
-    def add(sums, values, vector, at, step):
+    def add(sums, values, vector, at, step, inside):
         factor = number(vector[at])
         for j in range(width):
-            sums[j] += values[j] * factor
+            sums[j] += values[j] * factor if inside else dtype(0)
 
-    walk = make_walk(make_load(element, width, True, apart), add, groups, width)
+    walk = make_walk(make_load(element, width, True, apart), add, groups, unroll)
     lane_step, next_column = (1, LANES) if apart else (width, 1)
 
     @cuda.jit(launch_bounds=(THREADS, RESIDENT))
@@ -344,8 +400,8 @@ def across(element, lanes, width, adds, apart=False):
         for j in range(width):
             sums[j] = dtype(0)
         if col < count:
-            at = uint64(z // which[1] % which[2]) * steps[0] + uint64(col)
-            of = uint64(z // which[3] % which[4]) * steps[1]
+            at, of = starts_of(z, which, steps)
+            at += uint64(col)
             i = uint64(first + group)
             walk(sums, matrix, at, uint64(pitch), vector, of, uint64(inc), i, uint64(limit))
         for j in range(width):
@@ -391,8 +447,8 @@ def several(element, vectors, width, adds):
         lane, row = tid % uint32(LANES), uint32(cuda.blockIdx.x) * uint32(GROUPS) + tid // uint32(LANES)
         if row >= count:
             return
-        at = uint64(z // which[1] % which[2]) * steps[0] + uint64(row) * pitch
-        of = uint64(z // which[3] % which[4]) * steps[1]
+        at, of = starts_of(z, which, steps)
+        at += uint64(row) * pitch
         for v in range(vectors):
             sums[v] = element(0)
         i = uint64(lane * uint32(width))

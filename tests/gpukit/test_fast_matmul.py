@@ -312,6 +312,36 @@ def test_many_small_products(dtype, layout, lead_a, lead_b, shape, monkeypatch):
     check(out.copy_to_host(), a, b, 2, -1, c)
 
 
+#: Heads of attention by each kernel: queries by keys, weights by values.
+HEADS = [
+    ("fast", np.float32, "HK", (33, 34, 24)),
+    ("double", np.float64, "HK", (33, 34, 24)),
+    ("packed", np.float32, "HK", (12, 12, 8)),
+    ("slim", np.float32, "HH", (9, 70, 9)),
+    ("along", np.float32, "HK", (1, 1, 50)),
+    ("across", np.float64, "HH", (1, 68, 50)),
+    ("several", np.float32, "HK", (2, 1030, 256)),
+    ("turn", np.float32, "HK", (33, 34, 24)),
+]
+HEAD_ORDERS = {"H": (0, 2, 1, 3), "K": (0, 3, 1, 2)}
+
+
+@pytest.mark.parametrize(("name", "dtype", "layout", "shape"), HEADS)
+def test_heads_that_lie_beside_each_other_are_one_batch(name, dtype, layout, shape, monkeypatch):
+    monkeypatch.setattr(host, "choose_turns", lambda *_: (name == "turn",) * 2)
+    monkeypatch.setattr(host, "_takes_packed", lambda *_: name == "packed")
+    m, n, k = shape
+    a, b = (x.astype(dtype) for x in operands((2, 3, m, k), (2, 3, k, n)))
+    on_device = [laid_out(x, HEAD_ORDERS[letter]) for x, letter in zip((a, b), layout, strict=True)]
+    result = cuda.to_device(poisoned(2, 3, m, n, dtype=dtype))
+    steps = matmul.steps("auto", *on_device, result)
+    names = [launch.dispatcher.py_func.__name__ for launch, _ in steps]
+    assert names == (["turn", "turn", "fast"] if name == "turn" else [name])
+    for launch, arguments in steps:
+        launch(*arguments)
+    check(result.copy_to_host(), a, b)
+
+
 def test_what_is_many_small_products():
     """Neither large ones, nor a few, nor those that tensor cores multiply."""
     assert all(
