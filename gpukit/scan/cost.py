@@ -29,9 +29,9 @@ COLUMN_THREADS = 1024
 #: Rows of a share at least. Up to so many shares, each adds up the amounts of those before it; ``offsets`` does so for
 #: more. Threads of its block.
 MIN_ROWS, MAX_SHARES, OFFSET_THREADS = 64, 32, 1024
-#: Threads of a block of ``stripes``, at most. It is faster than shares of rows for at most so many tiles of rows, and
-#: bytes of input and output together; and faster than one thread for all rows of a column from so many rows on.
-STRIPE_THREADS, STRIPE_TILES, STRIPE_BYTES, MIN_STRIPE_ROWS = 512, 2, 32 << 20, 48
+#: Threads and columns of a block of ``stripes``, at most. It is faster than shares of rows for at most so many tiles of
+#: rows, and bytes of input and output together; and than one thread for all rows of a column from so many rows on.
+STRIPE_THREADS, STRIPE_COLUMNS, STRIPE_TILES, STRIPE_BYTES, MIN_STRIPE_ROWS = 512, WARP, 2, 32 << 20, 48
 
 
 class Launch(NamedTuple):
@@ -90,7 +90,7 @@ def _tiles(operation, itemsize, vector, outer, n, exclusive):
     device, rounds = cuda.get_current_device(), HELD // max(itemsize, operation.partial.itemsize, 4) // vector
     processors, threads = device.MULTIPROCESSOR_COUNT, max(WARP, next_power_of_two(ceil_div(n, vector * rounds)))
     if threads <= THREADS or outer == 1 and threads <= MAX_ALONE:
-        kernel = fast.make_tiles(operation, vector, rounds, threads, exclusive, "one")
+        kernel = fast.make_tiles(operation, vector, rounds, MAX_ALONE, exclusive, "one")
         return Launch(kernel, outer, threads, (n, 1, True), words=1)
     if rounds > 1 and outer * ceil_div(n, THREADS * vector * rounds // 2) <= FEW * processors:
         rounds //= 2
@@ -145,5 +145,5 @@ def _stripes(operation, width, vector, outer, n, inner, exclusive):
     loads = COLUMN_LOADS // 2 if n * width <= STRIPE_THREADS * COLUMN_LOADS // 2 else COLUMN_LOADS
     threads = min(STRIPE_THREADS, max(WARP, next_power_of_two(ceil_div(n, loads) * width)))
     across = ceil_div(inner, width * vector)
-    kernel = fast.make_stripes(operation, vector, width, threads, loads, exclusive)
-    return Launch(kernel, outer * across, threads, (n, inner, across))
+    kernel = fast.make_stripes(operation, vector, STRIPE_THREADS, STRIPE_COLUMNS, loads, exclusive)
+    return Launch(kernel, outer * across, threads, (n, inner, across, width.bit_length() - 1))

@@ -52,19 +52,18 @@ NAP = 20
 
 
 @functools.cache
-def make_take(operation, vector, rounds, step, _=0):
-    """Make ``take(x, at, left, tile, own)``: read the elements of a lane into a tile of its own.
+def make_take(operation, vector, rounds, _=0):
+    """Make ``take(x, at, left, tile, own, step)``: read the elements of a lane into a tile of its own.
 
     A round is ``vector`` neighbouring elements; the next begins ``step`` elements later. The lane's first element is
     ``at``, and ``left`` of the row's are there from it on. Those past the end count as the identity. No loop has a
     branch on a lane's place, so that all are unrolled and the tile stays in registers.
     """
     accumulator, identity, load = operation.accumulator, operation.identity, make_load(vector)
-    most = (rounds - 1) * step + vector
 
     @cuda.jit(device=True)
-    def take(x, at, left, tile, _):
-        if left >= most:
+    def take(x, at, left, tile, _, step):
+        if left >= int32((rounds - 1) * step + vector):
             for r in range(rounds):
                 values = load(x, at + uint64(r * step))
                 for v in range(vector):
@@ -80,8 +79,8 @@ def make_take(operation, vector, rounds, step, _=0):
 
 
 @functools.cache
-def make_stage(operation, vector, rounds, step, pitch):
-    """Make ``stage(x, at, left, tile, own)``: begin to copy the elements of a lane to a tile in shared memory.
+def make_stage(operation, vector, rounds, pitch):
+    """Make ``stage(x, at, left, tile, own, step)``: begin to copy the elements of a lane to a tile in shared memory.
 
     A round lies ``pitch`` elements after the one before, the first at ``own``: a thread reads what it has copied.
     Elements past the end of the row are the identity.
@@ -89,7 +88,7 @@ def make_stage(operation, vector, rounds, step, pitch):
     copy, identity = {1: copy_async, 2: copy_async2, 4: copy_async4}[vector], operation.identity
 
     @cuda.jit(device=True)
-    def stage(x, at, left, tile, own):
+    def stage(x, at, left, tile, own, step):
         for r in range(rounds):
             if int32(r * step + vector) <= left:
                 copy(tile, own + uint32(r * pitch), x, at + uint64(r * step))
@@ -125,28 +124,28 @@ def make_round_of(operation, vector, pitch):
 
 
 @functools.cache
-def make_put(operation, vector, rounds, step, exclusive, pitch=0):
-    """Make ``put(out, at, left, tile, own, prefixes, before)``: write a lane's scan, where `make_take` has read.
+def make_put(operation, vector, rounds, exclusive, pitch=0):
+    """Make ``put(out, at, left, tile, own, step, prefixes, before)``: write a lane's scan, where `make_take` has read.
 
     ``prefixes`` come before the rounds of the lane, ``before`` before all of them.
     """
     combine, accumulator, finish, result = operation.combine, operation.accumulator, operation.finish, operation.result
-    store, number, most = make_store(vector, result.itemsize), getattr(types, result.name), (rounds - 1) * step + vector
+    store, number = make_store(vector, result.itemsize), getattr(types, result.name)
     round_of = make_round_of(operation, vector, pitch)
 
     @cuda.jit(device=True)
-    def put(out, at, left, tile, own, prefixes, before):
+    def put(out, at, left, tile, own, step, prefixes, before):
         made, values = cuda.local.array(vector, number), cuda.local.array(vector, accumulator)
         for r in range(rounds):
             held = accumulator(combine(before, prefixes[r]))
-            round_of(tile, own, r, values)
+            round_of(tile, own, uint32(r), values)
             for v in range(vector):
                 if exclusive:
                     made[v] = finish(held, 1)
                 held = accumulator(combine(held, values[v]))
                 if not exclusive:
                     made[v] = finish(held, 1)
-            if left >= most:
+            if left >= int32((rounds - 1) * step + vector):
                 store(out, at + uint64(r * step), made, 0)
             else:
                 for v in range(vector):
@@ -167,51 +166,52 @@ def place_of(first, place, n, most):
 
 
 @functools.cache
-def make_scan_rounds(operation, vector, rounds, lanes=WARP, pitch=0):
-    """Make ``scan_rounds(tile, own, prefixes)``: what comes before each of a lane's rounds in its group of lanes.
+def make_scan_rounds(operation, vector, rounds, pitch=0):
+    """Make ``scan_rounds(tile, own, prefixes, lanes)``: what comes before each of a lane's rounds among ``lanes``.
 
     A round is ``vector`` elements of each lane, and lies in memory before the next. Returns what all rounds amount to.
     """
     accumulator, identity = operation.accumulator, operation.identity
-    scan_some = _make_scan_some(operation, vector, lanes, 0, rounds, pitch)
+    scan_some = _make_scan_some(operation, vector, rounds, pitch)
 
     @cuda.jit(device=True)
-    def scan_rounds(tile, own, prefixes):
-        return scan_some(tile, own, prefixes, accumulator(identity))
+    def scan_rounds(tile, own, prefixes, lanes):
+        return scan_some(tile, own, prefixes, uint32(0), accumulator(identity), lanes)
 
     return scan_rounds
 
 
 @functools.cache
-def _make_scan_some(operation, vector, lanes, first, count, pitch):
-    """Make ``scan_some(tile, own, prefixes, before)``: scan some rounds; return what all rounds up to them amount to.
+def _make_scan_some(operation, vector, count, pitch):
+    """Make ``scan_some(tile, own, prefixes, first, before, lanes)``: scan ``count`` rounds, from ``first`` on; return
+    what all up to them amount to.
 
     There is no loop over the rounds. The compiler would take the comparisons of a lane with the distances out of it,
     and lane 0 would run shuffles of its own, which the warp has to wait for.
     """
     combine, accumulator, shuffle_type = operation.combine, operation.accumulator, operation.shuffle_type
     if count > 1:
-        left = _make_scan_some(operation, vector, lanes, first, count // 2, pitch)
-        right = _make_scan_some(operation, vector, lanes, first + count // 2, count - count // 2, pitch)
+        half, some = count // 2, _make_scan_some(operation, vector, count // 2, pitch)
 
         @cuda.jit(device=True)
-        def scan_some(tile, own, prefixes, before):
-            return right(tile, own, prefixes, left(tile, own, prefixes, before))
+        def scan_some(tile, own, prefixes, first, before, lanes):
+            before = some(tile, own, prefixes, first, before, lanes)
+            return some(tile, own, prefixes, uint32(first + uint32(half)), before, lanes)
 
         return scan_some
-    scan_lanes, shift_lanes = make_scan_lanes(operation, lanes), make_shift_lanes(operation, lanes)
+    scan_lanes, shift_lanes = make_scan_lanes(operation), make_shift_lanes(operation)
     round_of = make_round_of(operation, vector, pitch)
 
     @cuda.jit(device=True)
-    def scan_one(tile, own, prefixes, before):
+    def scan_one(tile, own, prefixes, r, before, lanes):
         values = cuda.local.array(vector, accumulator)
-        round_of(tile, own, first, values)
+        round_of(tile, own, r, values)
         held = values[0]
         for v in range(1, vector):
             held = accumulator(combine(held, values[v]))
-        held = scan_lanes(held)
-        prefixes[first] = accumulator(combine(before, shift_lanes(held)))
-        last = int32(uint32(cuda.laneid) | uint32(lanes - 1))
+        held = scan_lanes(held, lanes, 1)
+        prefixes[r] = accumulator(combine(before, shift_lanes(held, lanes, 1)))
+        last = int32(uint32(cuda.laneid) | uint32(uint32(lanes) - uint32(1)))
         return accumulator(combine(before, accumulator(cuda.shfl_sync(FULL, shuffle_type(held), last))))
 
     return scan_one
@@ -225,8 +225,8 @@ def make_groups(operation, vector, lanes, rounds, threads, exclusive):
     """Make the kernel ``groups``: ``lanes`` lanes scan a row of at most lanes * vector * rounds elements."""
     step, held, accumulator, identity = lanes * vector, vector * rounds, operation.accumulator, operation.identity
     most = (rounds - 1) * step + vector
-    take, put = make_take(operation, vector, rounds, step), make_put(operation, vector, rounds, step, exclusive)
-    scan_rounds = make_scan_rounds(operation, vector, rounds, lanes)
+    take, put = make_take(operation, vector, rounds), make_put(operation, vector, rounds, exclusive)
+    scan_rounds = make_scan_rounds(operation, vector, rounds)
 
     @cuda.jit
     def groups(x, out, outer, n):
@@ -236,10 +236,11 @@ def make_groups(operation, vector, lanes, rounds, threads, exclusive):
         row = uint64(cuda.blockIdx.x) * uint64(threads // lanes) + tid // uint64(lanes)
         # A lane without a row takes part in the shuffles. It reads the first row: the warp has one kind of loads then.
         at, left = place_of(row * n if row < outer else uint64(0), tid % uint64(lanes) * uint64(vector), n, most)
-        take(x, at, left, tile, 0)
-        scan_rounds(tile, 0, prefixes)
+        # Not literals, for each of which the functions would be compiled again.
+        take(x, at, left, tile, 0, uint32(step))
+        scan_rounds(tile, 0, prefixes, uint32(lanes))
         if row < outer:
-            put(out, at, left, tile, 0, prefixes, accumulator(identity))
+            put(out, at, left, tile, 0, uint32(step), prefixes, accumulator(identity))
 
     return groups
 
@@ -248,16 +249,17 @@ def make_groups(operation, vector, lanes, rounds, threads, exclusive):
 def make_tiles(operation, vector, rounds, threads, exclusive, count, staged=False):
     """Make the kernel ``tiles``: each block scans a tile of ``threads * vector * rounds`` elements of a row.
 
-    A row has as many tiles as ``count`` says: "one", "few" if no more than a block has threads, or "many". The elements
+    A row has as many tiles as ``count`` says: "one", which may be smaller and of fewer threads, "few" if no more than a
+    block has threads, or "many". The elements
     of a ``staged`` tile are in shared memory. If the blocks are ``resident``, all of them can run at once.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     step, held, size = WARP * vector, vector * rounds, threads * vector * rounds
     most, pitch = (rounds - 1) * step + vector, threads * vector if staged else 0
-    put = make_put(operation, vector, rounds, step, exclusive, pitch)
+    put = make_put(operation, vector, rounds, exclusive, pitch)
     scan_rounds = make_scan_rounds(operation, vector, rounds, pitch=pitch)
-    read = (make_stage if staged else make_take)(operation, vector, rounds, step, pitch)
-    scan_warps, look_back = make_scan_warps(operation, threads), make_look_back(operation)
+    read = (make_stage if staged else make_take)(operation, vector, rounds, pitch)
+    scan_warps, look_back = make_scan_warps(operation), make_look_back(operation)
     collect, alone = make_collect(operation), count == "one"
 
     @cuda.jit(max_registers=registers_of(operation, staged))
@@ -275,12 +277,12 @@ def make_tiles(operation, vector, rounds, threads, exclusive, count, staged=Fals
         row, part = uint64(index // tiles_of_row), uint64(uint32(index % tiles_of_row))
         place = part * uint64(size) + tid // uint64(WARP) * uint64(step * rounds) + tid % uint64(WARP) * uint64(vector)
         at, left = place_of(row * n, place, n, most)
-        read(x, at, left, tile, own)
+        read(x, at, left, tile, own, step)
         if not alone and resident:  # for the launch's number
             draw(words, drawn)
         if staged:
             wait_copies(0)
-        lane_total = scan_rounds(tile, own, prefixes)
+        lane_total = scan_rounds(tile, own, prefixes, WARP)
         # One lane stands for its warp: the others add nothing to the scan of the block.
         last = tid % uint64(WARP) == uint64(WARP - 1)
         before, _, total = scan_warps(lane_total if last else accumulator(identity))
@@ -295,7 +297,7 @@ def make_tiles(operation, vector, rounds, threads, exclusive, count, staged=Fals
                 cuda.syncthreads()
                 prefix = shared[0]
             before = accumulator(combine(prefix, before))
-        put(out, at, left, tile, own, prefixes, before)
+        put(out, at, left, tile, own, step, prefixes, before)
 
     return tiles
 
@@ -595,8 +597,10 @@ def make_offsets(operation, threads, loads):
 
 
 @functools.cache
-def make_stripes(operation, vector, width, threads, loads, exclusive):
-    """Make the kernel ``stripes``: a block scans ``width * vector`` columns, and its threads share their rows.
+def make_stripes(operation, vector, threads, columns, loads, exclusive):
+    """Make the kernel ``stripes``: a block scans ``2**wide * vector`` columns, and its threads share their rows.
+
+    It has at most so many ``threads`` and ``columns``.
 
     A thread holds ``loads`` rows of ``vector`` columns in registers. The totals of threads that hold the same columns
     are scanned across the warp, then across the block. ``across`` blocks take the columns of one index of the outer
@@ -604,23 +608,29 @@ def make_stripes(operation, vector, width, threads, loads, exclusive):
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     load, write = make_load(vector), _make_write(operation, vector, exclusive)
-    warps, rows_of_tile, columns = threads // WARP, threads // width * loads, width * vector
-    scan_lanes, shift_lanes = make_scan_lanes(operation, step=width), make_shift_lanes(operation, step=width)
+    max_warps, places = threads // WARP, threads // WARP * columns
+    scan_lanes, shift_lanes = make_scan_lanes(operation), make_shift_lanes(operation)
 
     @cuda.jit
-    def stripes(x, out, n, inner, across):
+    def stripes(x, out, n, inner, across, wide):
         held, total = cuda.local.array((loads, vector), accumulator), cuda.local.array(vector, accumulator)
-        ends, each = cuda.shared.array((warps, columns), accumulator), cuda.local.array(warps, accumulator)
-        tid, n, inner = uint32(cuda.threadIdx.x), uint64(n), uint64(inner)
-        warp, own = uint32(tid // uint32(WARP)), uint32(uint32(tid % uint32(width)) * uint32(vector))
+        ends, each = cuda.shared.array(places, accumulator), cuda.local.array(max_warps, accumulator)
+        tid, n, inner, wide = uint32(cuda.threadIdx.x), uint64(n), uint64(inner), uint32(wide)
+        warps, width, own_columns = uint32(cuda.blockDim.x) // uint32(WARP), uint32(1) << wide, uint32(vector) << wide
+        own = uint32(tid & uint32(width - uint32(1))) * uint32(vector)
+        end = tid // uint32(WARP) * uint32(columns) + own
         o = uint32(cuda.blockIdx.x) // uint32(across)
-        column = uint64(uint32(cuda.blockIdx.x) - o * uint32(across)) * uint64(columns) + uint64(own)
+        column = uint64(uint32(cuda.blockIdx.x) - o * uint32(across)) * uint64(own_columns) + uint64(own)
         has_columns = column < inner
         first, row = (
             uint64(o) * n * inner + (column if has_columns else uint64(0)),
-            uint64(tid // uint32(width) * loads),
+            uint64(tid >> wide) * uint64(loads),
         )
-        carry, base = accumulator(identity), uint64(0)
+        carry, base, rows_of_tile = (
+            accumulator(identity),
+            uint64(0),
+            uint64(uint32(cuda.blockDim.x) >> wide) * uint64(loads),
+        )
         while base < n:
             for k in range(loads):  # rows past the last one are the last one again: no branch, so all loads overlap
                 inside = row + uint64(k) < n
@@ -631,24 +641,26 @@ def make_stripes(operation, vector, width, threads, loads, exclusive):
                 upto = held[0, v]
                 for k in range(1, loads):
                     upto = accumulator(combine(upto, held[k, v]))
-                upto = scan_lanes(upto)
-                total[v] = shift_lanes(upto)
-                if uint32(cuda.laneid) >= uint32(WARP - width):
-                    ends[warp, own + uint32(v)] = upto
+                upto = scan_lanes(upto, WARP, width)
+                total[v] = shift_lanes(upto, WARP, width)
+                if uint32(cuda.laneid) + width >= uint32(WARP):
+                    ends[end + uint32(v)] = upto
             cuda.syncthreads()
-            if tid < uint32(columns):
-                for w in range(warps):
-                    each[w] = ends[w, tid]
-                for w in range(warps):
-                    ends[w, tid] = carry
-                    carry = accumulator(combine(carry, each[w]))
+            if tid < own_columns:
+                for w in range(max_warps):  # all loads before the first store
+                    if uint32(w) < warps:
+                        each[w] = ends[uint32(w * columns) + tid]
+                for w in range(max_warps):
+                    if uint32(w) < warps:
+                        ends[uint32(w * columns) + tid] = carry
+                        carry = accumulator(combine(carry, each[w]))
             cuda.syncthreads()
             for v in range(vector):
-                total[v] = accumulator(combine(ends[warp, own + uint32(v)], total[v]))
+                total[v] = accumulator(combine(ends[end + uint32(v)], total[v]))
             for k in range(loads):
                 if has_columns and row + uint64(k) < n:
                     write(out, first + (row + uint64(k)) * inner, held, k, total, True)
-            base, row = base + uint64(rows_of_tile), row + uint64(rows_of_tile)
+            base, row = base + rows_of_tile, row + rows_of_tile
             if base < n:
                 cuda.syncthreads()  # ends may be written again
 

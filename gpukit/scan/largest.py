@@ -105,7 +105,7 @@ def make_top_row(kind, itemsize, falling):
             begin, total = uint32(cuda.laneid) * uint32(each), int32(0)
             for d in range(each):
                 total += int32(counts[begin + uint32(d)])
-            upto = scan_lanes(int32(total))
+            upto = scan_lanes(int32(total), WARP, 1)
             left = int32(wanted) - (upto - total)
             if left > 0 and int32(wanted) <= upto:
                 for d in range(each):
@@ -286,7 +286,7 @@ def make_collect(kind, itemsize, falling, vector):
                         counts[r] += compare(tile[r * vector + v], kth)
         total = int64(0)
         for r in range(ROUNDS):
-            upto = scan_lanes(counts[r])
+            upto = scan_lanes(counts[r], WARP, 1)
             counts[r] = total + upto - counts[r]
             total += cuda.shfl_sync(FULL, upto, WARP - 1)
         if tid % WARP == 0:

@@ -23,8 +23,9 @@ FULL = 0xFFFFFFFF
 
 
 @functools.cache
-def make_scan_lanes(operation, lanes=WARP, step=1):
-    """Make ``scan_lanes(value)``: combine the values of every ``step``-th lane up to this one, in groups of ``lanes``.
+def make_scan_lanes(operation):
+    """Make ``scan_lanes(value, lanes, step)``: combine the values of every ``step``-th lane up to this one, in groups
+    of ``lanes``; both are powers of two.
 
     After step k each lane holds its own value and those of the 2**k - 1 lanes before it (Hillis and Steele). Lanes
     select without a branch, which the compiler could move ahead of the shuffles: the warp would then run them twice.
@@ -32,27 +33,30 @@ def make_scan_lanes(operation, lanes=WARP, step=1):
     combine, accumulator, shuffle_type = operation.combine, operation.accumulator, operation.shuffle_type
 
     @cuda.jit(device=True)
-    def scan_lanes(value):
-        lane, distance = uint32(cuda.laneid) % uint32(lanes), step
-        while distance < lanes:
+    def scan_lanes(value, lanes, step):
+        lane, distance = uint32(cuda.laneid) & uint32(uint32(lanes) - uint32(1)), uint32(step)
+        while distance < uint32(lanes):
             before = accumulator(cuda.shfl_up_sync(FULL, shuffle_type(value), distance))
             both = accumulator(combine(before, value))
-            value = accumulator(cuda.selp(lane >= uint32(distance), shuffle_type(both), shuffle_type(value)))
-            distance *= 2
+            value = accumulator(cuda.selp(lane >= distance, shuffle_type(both), shuffle_type(value)))
+            distance = uint32(distance << uint32(1))
         return value
 
     return scan_lanes
 
 
 @functools.cache
-def make_shift_lanes(operation, lanes=WARP, step=1):
-    """Make ``shift_lanes(value)``: the value ``step`` lanes before; the identity in the first of each ``lanes``."""
+def make_shift_lanes(operation):
+    """Make ``shift_lanes(value, lanes, step)``: the value ``step`` lanes before; the identity in the first of each
+    ``lanes``, a power of two.
+    """
     accumulator, shuffle_type, identity = operation.accumulator, operation.shuffle_type, operation.identity
 
     @cuda.jit(device=True)
-    def shift_lanes(value):
+    def shift_lanes(value, lanes, step):
         before, first = cuda.shfl_up_sync(FULL, shuffle_type(value), step), shuffle_type(accumulator(identity))
-        return accumulator(cuda.selp(uint32(cuda.laneid) % uint32(lanes) >= uint32(step), before, first))
+        lane = uint32(cuda.laneid) & uint32(uint32(lanes) - uint32(1))
+        return accumulator(cuda.selp(lane >= uint32(step), before, first))
 
     return shift_lanes
 
@@ -122,7 +126,7 @@ def warp_scan(dtype: Any = np.float32, op: Any = "sum") -> Any:
 
     @cuda.jit(device=True)
     def scan(value):
-        return number(scan_lanes(held(value)))
+        return number(scan_lanes(held(value), WARP, 1))
 
     return scan
 
@@ -165,7 +169,7 @@ def block_scan(threads: int, dtype: Any = np.float32, op: Any = "sum") -> Any:
         raise ValueError(f"threads is {threads}; it must be a multiple of {WARP}")
     operation, number = _operation(op, dtype)
     combine, held = operation.combine, operation.accumulator
-    scan_warps = make_scan_warps(operation, threads)
+    scan_warps = make_scan_warps(operation)
 
     @cuda.jit(device=True)
     def scan(value):
@@ -176,12 +180,12 @@ def block_scan(threads: int, dtype: Any = np.float32, op: Any = "sum") -> Any:
 
 
 @functools.cache
-def make_scan_warps(operation, threads):
+def make_scan_warps(operation):
     """Make ``scan_warps(value)``: (total of the warps before, scan up to this lane in its warp, total of the block).
 
     All threads must call it.
     """
-    warps, places = threads // WARP, WARP + 1
+    places = WARP + 1
     accumulator, identity = operation.accumulator, operation.identity
     scan_lanes, shift_lanes = make_scan_lanes(operation), make_shift_lanes(operation)
 
@@ -189,13 +193,14 @@ def make_scan_warps(operation, threads):
     def scan_warps(value):
         before = cuda.shared.array(places, accumulator)
         warp, lane = uint32(cuda.threadIdx.x) // uint32(WARP), uint32(cuda.laneid)
-        inside = scan_lanes(value)
+        warps = uint32(cuda.blockDim.x) // uint32(WARP)
+        inside = scan_lanes(value, WARP, 1)
         if lane == uint32(WARP - 1):
             before[warp] = inside
         cuda.syncthreads()
         if warp == uint32(0):
-            held = scan_lanes(before[lane] if lane < uint32(warps) else accumulator(identity))
-            prefix = shift_lanes(held)
+            held = scan_lanes(before[lane] if lane < warps else accumulator(identity), WARP, 1)
+            prefix = shift_lanes(held, WARP, 1)
             cuda.syncwarp()
             before[lane] = prefix
             if lane == uint32(WARP - 1):

@@ -87,7 +87,7 @@ def make_select(vector: int, item: int, wide: bool):
         counts, every = int32(0), uint32((1 << vector) - 1)
         for r in range(ROUNDS):
             counts |= int32(cuda.popc((flags >> uint32(r * vector)) & every)) << int32(8 * r)
-        upto = scan_lanes(counts)
+        upto = scan_lanes(counts, WARP, 1)
         ends = uint32(cuda.shfl_sync(FULL, upto, WARP - 1))
         lanes_before = uint32(upto) - uint32(counts)
         if lane == 0:
