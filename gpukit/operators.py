@@ -28,7 +28,7 @@ __all__ = [
 OPERATORS = ("sum", "prod", "max", "min", "mean")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Operation:
     """A reduction of elements of one dtype, as kernels need it. Types are Numba's.
 
@@ -166,7 +166,7 @@ def make_operations(op: str | tuple[Callable, Any], dtype: np.dtype) -> tuple[Op
     first = Operation(
         combine,
         unchanged,
-        _make_finish(name, held, result),
+        _make_finish(name == "mean", held, result),
         held.type(identity),
         types.int32 if short else accumulator,
         accumulator,
@@ -211,8 +211,9 @@ def _shuffle_type(accumulator):
 
 
 @functools.cache
-def _make_finish(op, accumulator, result):
-    number, is_mean = getattr(types, result.name), op == "mean"
+@functools.cache
+def _make_finish(is_mean, accumulator, result):
+    number = getattr(types, result.name)
     # A float16 mean is divided in float32, that of integers in float64.
     divided = getattr(types, (accumulator if accumulator.kind == "f" else result).name)
 
@@ -250,5 +251,5 @@ def pack_bytes(operation: Operation) -> Operation:
 @functools.cache
 def keep_accumulators(operation: Operation) -> Operation:
     """The same operation with its accumulators as the result, for a pass that another follows."""
-    finish = _make_finish(None, operation.partial, operation.partial)
+    finish = _make_finish(False, operation.partial, operation.partial)
     return replace(operation, finish=finish, result=operation.partial)
