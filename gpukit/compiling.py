@@ -28,8 +28,8 @@ __all__ = ["FUNCTIONS", "find_forms", "main"]
 
 #: Elements of an array at most, and bytes of memory that larger arrays share.
 MAX_ELEMENTS, SHARED = 1 << 29, 1 << 24
-#: Calls without a new kernel, in a row, after which a process is done with a function. Each process makes other calls.
-PATIENCE = 300
+#: Calls without a new kernel, in a row, after which a function is done. Processes share them: each makes other calls.
+PATIENCE = 1000
 #: Processes, unless more are asked for: each has a context, which takes memory of the device.
 MAX_JOBS = 16
 #: Orders of the axes of an operand in memory: rows, columns; and those of attention, where heads lie side by side.
@@ -216,13 +216,14 @@ def find_forms(
 # -- the command -----------------------------------------------------------------------------------
 
 
-def _compile(names, dtypes, part, taken):
+def _compile(names, dtypes, patience, part, taken):
     """Compile what no other process has ``taken``: [(function, dtype, files of its kernels, compiled here)]."""
     _numba.share_memory(SHARED)
     rows = []
     for name in names:
         for dtype in dtypes:
-            forms = {kernel_cache.path_of(*form): launch for form, launch in find_forms(name, dtype, seed=part).items()}
+            found = find_forms(name, dtype, patience=patience, seed=part)
+            forms = {kernel_cache.path_of(*form): launch for form, launch in found.items()}
             compiled = 0
             for path, launch in forms.items():
                 if not path.exists() and taken.setdefault(path.name, part) == part:
@@ -248,7 +249,8 @@ def main(argv=None) -> int:
     if not backend.on_gpu() or kernel_files.folder() is None:
         reason = f"{kernel_files.ENVIRONMENT_VARIABLE}=off" if backend.on_gpu() else backend.REASON
         parser.error(f"there is nothing to compile for: {reason}")
-    began, what, spawn = time.perf_counter(), (options.functions, options.dtype), multiprocessing.get_context("spawn")
+    began, spawn = time.perf_counter(), multiprocessing.get_context("spawn")
+    what = options.functions, options.dtype, max(1, PATIENCE // options.jobs)
     with spawn.Manager() as manager, ProcessPoolExecutor(options.jobs, spawn) as processes:
         taken = manager.dict()
         tasks = [processes.submit(_compile, *what, part, taken) for part in range(options.jobs)]
