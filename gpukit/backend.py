@@ -89,9 +89,9 @@ if TYPE_CHECKING:  # Numba's own have no annotations
     uint64: Any
 else:
     if NAME == "gpu":
-        import numba.cuda.random  # noqa: F401 (as cuda.random, which the emulator has too)
         from numba import cuda
         from numba.cuda import float32, float64, int32, int64, types, uint8, uint32, uint64
+        from numba.cuda import random as random  # makes cuda.random, which the emulator has too
     else:  # numba-cuda-mlir's types, if that types the kernels
         from warpstep import cuda
         from warpstep.cuda import float32, float64, int32, int64, types, uint8, uint32, uint64
