@@ -147,27 +147,26 @@ def warpgroups(tile, name, layout, is_total, wide, scales=False):
     wide : bool
         Whether the rows of ``out`` are stored by 16 bytes: it is an array of uint32 then, but of float32 if the
         operands are `is_turned`. Otherwise it has the elements' type.
+    scales : bool
+        Whether the factors, (alpha, beta), are applied.
 
     Returns
     -------
     kernel
-        ``kernel[blocks, tile.threads, stream, tile.shared_bytes](map_a, map_b, out, (m, n), order, asides,
-        factors, partials)``, with
-        the `Order` of its tiles. The tensor maps have the boxes of `boxes`, on arrays of three axes. ``partials`` are
-        as of `make_exchange`, ``asides`` the rows in memory from group to group of an operand along
-        K, and the columns from matrix to matrix of a group of one across K. The kernel needs clusters of
-        ``tile.cluster * tile.slices`` blocks; with slices it needs
-        a cluster for each tile.
+        ``kernel[blocks, tile.threads, stream, tile.shared_bytes](map_a, map_b, out, (m, n), order, asides, factors,
+        partials)``, with the `Order` of its tiles. The tensor maps have the boxes of `boxes`, on arrays of three axes.
+        ``asides`` are the rows in memory from group to group of an operand along K, and the columns from matrix to
+        matrix of a group of one across K. ``partials`` are as of `make_exchange`. The kernel needs clusters of
+        ``tile.cluster * tile.slices`` blocks; with slices it needs a cluster for each tile.
     """
-    rows, columns, groups, stages, _, cluster, slices, swapped = tile
+    rows, columns, groups, stages, _, cluster, slices, _ = tile
     element, total, result, _, _ = form = FORMATS[name]
     depth, (shape_a, shape_b) = form.depth, shapes(tile, form, layout)
     copy_step, following = make_copy(tile, form, layout), make_following(stages)
     if is_turned(name, layout):
         multiply, store = make_turned_multiply(tile, layout), make_turned_store(tile, layout, wide)
     else:
-        make = make_swapped_store if swapped else make_store
-        multiply, store = make_multiply(tile, form, layout), make(tile, form, is_total, wide, scales)
+        multiply, store = make_multiply(tile, form, layout), make_store(tile, form, is_total, wide, scales, columns)
     b_at, full_at = stages * rows * ROW, stages * tile.stage_bytes
     free_at = full_at + 8 * stages
     count = rows * columns // (GROUP * groups)
@@ -337,29 +336,17 @@ def make_multiply(tile, form, layout):
 
 
 @functools.cache
-def make_store(tile, form, is_total, wide, scales):
-    """Make the device function by which a warp stores its 16 rows of a tile."""
-    return make_parts(tile, form, is_total, wide, scales, tile.columns)
-
-
-@functools.cache
-def make_swapped_store(tile, form, is_total, wide, scales):
-    """Make the device function by which a warp stores its 16 rows of a tile as columns of the result."""
-    element, combine = form.total if is_total or scales else form.result, make_combine(form.total, form.result)
-    columns, rows_at = tile.columns, tile.stages * (tile.stage_bytes + 16)
-    view_rows, at_once = make_rows(element, columns, 4 * tile.groups), 32 // WARP_ROWS
-    count = columns // at_once
+def make_store_columns(form, element, width, scales):
+    """Make the device function by which a warp stores its rows in shared memory as columns of the result."""
+    combine, at_once = make_combine(form.total, form.result), 32 // WARP_ROWS
+    count = width // at_once
 
     @cuda.jit(device=True, forceinline=True)
-    def store(out, factors, memory, sums, start, row, col, m, n):
-        rows, _ = view_rows(memory, rows_at)
-        warp, lane = uint32(cuda.threadIdx.x) // uint32(32), uint32(cuda.threadIdx.x) % uint32(32)
-        first = uint32(warp * uint32(WARP_ROWS))
-        cuda.syncwarp()
-        store_fragment(rows, (first, uint32(0)), sums)
-        cuda.syncwarp()
+    def store_columns(out, factors, rows, words, start, row, col, m, n):
+        tid = uint32(cuda.threadIdx.x)
+        first, lane = tid // uint32(32) * uint32(WARP_ROWS), tid % uint32(32)
         r, c = lane % uint32(WARP_ROWS), lane // uint32(WARP_ROWS)
-        below = uint32(row + first + r)
+        below = uint32(row + r)
         at = start * n + uint64(col + c) * uint64(m) + below
         old = cuda.local.array(count, form.result)
         if scales and factors[1] != form.total(0):
@@ -372,19 +359,22 @@ def make_swapped_store(tile, form, is_total, wide, scales):
                 value = rows[first + r, c + uint32(at_once * i)]
                 out[at + uint64(at_once * i) * uint64(m)] = combine(value, old[i], factors) if scales else value
 
-    return store
+    return store_columns
 
 
 @functools.cache
-def make_parts(tile, form, is_total, wide, scales, columns):
-    """Make the device function that stores the first of so many columns, then the others."""
+def make_store(tile, form, is_total, wide, scales, columns):
+    """Make the device function by which a warp stores the first columns of its 16 rows of a tile, then the others."""
     element = form.total if is_total or scales else form.result
     width = rows_columns(element, columns)
     # All parts lie in the same rows of shared memory, so that a warp never stores to another one's.
     view_rows = make_rows(element, tile.columns, 4 * tile.groups)
-    store_rows = make_store_rows(element, width, wide, pairs=True)
-    if scales:
+    if tile.swapped:
+        store_rows = make_store_columns(form, element, width, scales)
+    elif scales:
         store_rows = make_store_scaled(form.total, form.result, width, wide)
+    else:
+        store_rows = make_store_rows(element, width, wide, pairs=True)
     rows_at = tile.stages * (tile.stage_bytes + 16)
 
     @cuda.jit(device=True, forceinline=True)
@@ -398,7 +388,7 @@ def make_parts(tile, form, is_total, wide, scales, columns):
 
     if columns == width:
         return store_first
-    count, store_rest = width // 2, make_parts(tile, form, is_total, wide, scales, columns - width)
+    count, store_rest = width // 2, make_store(tile, form, is_total, wide, scales, columns - width)
 
     @cuda.jit(device=True, forceinline=True)
     def store(out, factors, memory, sums, start, row, col, m, n):

@@ -29,7 +29,8 @@ def test_new_outputs_are_those_of_their_library(library, monkeypatch):
         def make_empty(shape, dtype):
             return torch.empty(shape, dtype=getattr(torch, dtype), device="cuda")
 
-        if library == "devices":  # several of them
+        if library == "devices":  # several of them, once PyTorch has counted those there are
+            torch.cuda.init()
             monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
         elif library == "public":  # a release without the private function
             monkeypatch.delattr(torch._C._dynamo.guards, "_empty_strided_cuda", raising=False)

@@ -200,7 +200,7 @@ def test_large_products_are_worth_a_copy():
 #: (kind of tile, its place among those, format, order of the operands' axes in memory, compute capability).
 TILES = [
     ("groups", 6, "float16", (1, 0), "9.0"),
-    ("few", 0, "bfloat16", (0, 1), "9.0"),
+    ("few", -1, "bfloat16", (0, 1), "9.0"),
     ("groups", -1, "float16", (0, 1), "9.0"),
     ("warps", -1, "int8", (0, 1), "8.0"),
     ("warps", 0, "float16", (0, 1), "8.0"),
