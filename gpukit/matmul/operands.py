@@ -1,5 +1,6 @@
 """How the operands of the fast products lie in memory."""
 
+import functools
 from math import prod
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ __all__ = [
     "broadcast_rule",
     "is_aligned",
     "is_dense",
+    "make_starts",
     "operand",
     "start_of",
     "starts_of",
@@ -143,22 +145,30 @@ def steps_of(*operands: Operand) -> tuple:
     return tuple(np.uint64(size % 2**64) for matrix in operands for size in (matrix.step, matrix.jump))
 
 
-@cuda.jit(device=True, forceinline=True)
-def starts_of(z, which, steps):
-    """Where the matrices of ``a`` and ``b`` for matrix z of the result begin."""
-    _, div_a, mod_a, group_a, div_b, mod_b, group_b = which
-    z_a, _ = divided(z, div_a)
-    z_b, _ = divided(z, div_b)
-    _, z_a = divided(z_a, mod_a)
-    _, z_b = divided(z_b, mod_b)
-    return start_of(z_a, group_a, steps[0], steps[1]), start_of(z_b, group_b, steps[2], steps[3])
+@functools.cache
+def make_starts(divide):
+    """Make the device functions that find where matrix z of an operand begins, and those of ``a`` and ``b`` for matrix
+    z of the result, with a function that divides by a Divisor.
+    """
+
+    @cuda.jit(device=True, forceinline=True)
+    def start_of(z, group, step, jump):
+        groups, _ = divide(z, group)
+        return uint64(z) * step + uint64(groups) * jump
+
+    @cuda.jit(device=True, forceinline=True)
+    def starts_of(z, which, steps):
+        _, div_a, mod_a, group_a, div_b, mod_b, group_b = which
+        z_a, _ = divide(z, div_a)
+        z_b, _ = divide(z, div_b)
+        _, z_a = divide(z_a, mod_a)
+        _, z_b = divide(z_b, mod_b)
+        return start_of(z_a, group_a, steps[0], steps[1]), start_of(z_b, group_b, steps[2], steps[3])
+
+    return start_of, starts_of
 
 
-@cuda.jit(device=True, forceinline=True)
-def start_of(z, group, step, jump):
-    """Where matrix z of an operand begins."""
-    groups, _ = divided(z, group)
-    return uint64(z) * step + uint64(groups) * jump
+start_of, starts_of = make_starts(divided)
 
 
 def broadcast_rule(own, lead):
