@@ -22,7 +22,7 @@ __all__ = ["Lender", "Loan", "free_lent_memory", "make_like", "new_like"]
 UNIT = 512
 #: The device is waited for when so many parts have come back, or so many bytes; larger arrays are not lent.
 MAX_BACK, MAX_BYTES = 32, 64 << 20
-#: Bytes that are allocated before sizes that nobody asks for are let go.
+#: Bytes that are allocated before sizes that nobody asks for are let go; and bytes that are kept ready at most.
 MAX_MADE = 256 << 20
 
 
@@ -173,15 +173,19 @@ class Lender:
             self.back.clear()
 
     def _wait(self):
-        """Make ready what has come back. What comes back during the wait may be in use after it."""
+        """Make ready what has come back, and let go of what is too much. What comes back meanwhile may be in use."""
         came = [self.back.popleft() for _ in range(len(self.back))]
         try:
             cuda.synchronize()
         except cuda_api_error():  # while launches are captured for a graph
             self.back.extend(came)
             return
+        held = sum(size * len(blocks) for size, blocks in [*self.ready.items()])
         for block in came:
-            self.ready[block[1].size].append(block)
+            size = block[1].size
+            held += size
+            if held <= MAX_MADE:
+                self.ready[size].append(block)
 
 
 #: By device.

@@ -110,6 +110,15 @@ def test_many_arrays_cost_one_wait(host):
     assert lender.lend(large).block[0] in addresses and host.waits == 21
 
 
+def test_memory_kept_for_new_arrays_is_bounded(host, monkeypatch):
+    monkeypatch.setattr(new_arrays, "MAX_MADE", 40 * 512)
+    lender = Lender(0)
+    live = [lender.lend(512) for _ in range(200)]
+    del live
+    lender.lend(512)
+    assert host.waits == 1 and len(lender.back) == 1 and len(lender.ready[512]) == 39
+
+
 def test_memory_that_cannot_be_waited_for_stays_back(host):
     """Launches are being captured: the device cannot be waited for, and new memory is allocated."""
 
