@@ -211,7 +211,6 @@ def _shuffle_type(accumulator):
 
 
 @functools.cache
-@functools.cache
 def _make_finish(is_mean, accumulator, result):
     number = getattr(types, result.name)
     # A float16 mean is divided in float32, that of integers in float64.

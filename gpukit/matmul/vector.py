@@ -310,7 +310,7 @@ def make_finish(element, columns, adds):
 def along(element, lanes, width, adds):
     """Make the kernel of out[r] = alpha sum of matrix[r, k] vector[k] + beta out[r], for rows that follow K in memory.
 
-    ``lanes`` threads, 2 to 32 or 256, read a row, ``width`` elements at a time: 16 bytes, or 1 element where the rows
+    ``lanes`` threads, 2 to 32, 128 or 256, read a row, ``width`` elements at a time: 16 bytes, or 1 where the rows
     do not begin at multiples of them or the vector has gaps. Elements of 2 bytes are added up in float32. Call
     ``kernel[(blocks, parts, matrices), 256](matrix, vector, out, partials, counters, sizes, which, steps, alpha,
     beta)`` with sizes (count, k, elements from row to row, from element to element of the vector), and with which and

@@ -89,16 +89,19 @@ def warps(tile, name, layout, parts, wide, scales=False):
     parts : bool
         Whether the sums are stored as they are, for `sum_parts` to add up.
     wide : bool
-        Whether ``out`` is an array of uint32, whose rows are stored by 16 bytes; otherwise it has the elements' type.
+        Whether the rows of ``out`` are stored by 16 bytes: it is an array of uint32 then, unless the kernel ``scales``.
+        Otherwise it has the elements' type.
+    scales : bool
+        Whether the factors, (alpha, beta), are applied.
 
     Returns
     -------
     kernel
         ``kernel[(tiles, parts, matrices), tile.threads, stream, tile.shared_bytes](a, b, out, sizes, which, steps,
-        factors)``.
-        Arrays are flat, ``a`` and ``b`` of uint16 for both formats of 2 bytes; ``out`` is (matrices, parts, m, n).
-        ``sizes`` is (m, n, k, elements from row to row, or from column to column, of ``a`` and ``b``); ``which`` and
-        ``steps`` are as of `gpukit.matmul.fast.fast`. An operand that lies along K has a multiple of 16 bytes there.
+        factors)``. Arrays are flat, ``a`` and ``b`` of uint16 for both formats of 2 bytes; ``out`` is (matrices, parts,
+        m, n). ``sizes`` is (m, n, k, elements from row to row, or from column to column, of ``a`` and ``b``); ``which``
+        is (first matrix, div and mod of ``a``, of ``b``), ``steps`` the elements from matrix to matrix of each. An
+        operand that lies along K has a multiple of 16 bytes there.
     """
     rows, columns, warp_rows, warp_columns, stages, nbytes = tile
     form = FORMATS[name]

@@ -250,8 +250,8 @@ def make_tiles(operation, vector, rounds, threads, exclusive, count, staged=Fals
     """Make the kernel ``tiles``: each block scans a tile of ``threads * vector * rounds`` elements of a row.
 
     A row has as many tiles as ``count`` says: "one", which may be smaller and of fewer threads, "few" if no more than a
-    block has threads, or "many". The elements
-    of a ``staged`` tile are in shared memory. If the blocks are ``resident``, all of them can run at once.
+    block has threads, or "many". The elements of a ``staged`` tile are in shared memory. If the blocks are
+    ``resident``, all of them can run at once.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     step, held, size = WARP * vector, vector * rounds, threads * vector * rounds
