@@ -146,7 +146,7 @@ def warpgroups(tile, name, layout, is_total, wide, scales=False):
         Whether the sums are stored as they are, in their own type.
     wide : bool
         Whether the rows of ``out`` are stored by 16 bytes: it is an array of uint32 then, but of float32 if the
-        operands are `is_turned`. Otherwise it has the elements' type.
+        operands are `is_turned`. Otherwise, and if the kernel ``scales``, it has the elements' type.
     scales : bool
         Whether the factors, (alpha, beta), are applied.
 
