@@ -351,9 +351,10 @@ def along(element, lanes, width, adds):
         if lane % uint32(entry) == 0:
             sums[tid // uint32(entry)] = total
         cuda.syncthreads()
-        total = sums[tid % uint32(rows)]
+        place = tid % uint32(rows) * uint32(others)
+        total = sums[place]
         for other in range(1, others):
-            total += sums[other]
+            total += sums[place + uint32(other)]
         finish(uint64(count), total, out, partials, counters, alpha, beta)
 
     return along

@@ -208,7 +208,7 @@ def test_operands_of_any_layout(data):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("layout", ["N", "T"])
-@pytest.mark.parametrize(("count", "k"), [(1, 1), (3, 20_000), (700, 130), (129, 4100), (20, 64)])
+@pytest.mark.parametrize(("count", "k"), [(1, 1), (3, 20_000), (5, 2179), (700, 130), (129, 4100), (20, 64)])
 def test_a_matrix_by_a_vector(count, k, layout, dtype, monkeypatch):
     """In one part or several, of aligned rows or others, with alpha and beta; what a trace finds."""
     monkeypatch.setattr(host, "takes_apart", lambda count, *_: count >= 128)
