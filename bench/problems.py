@@ -545,7 +545,7 @@ class _Histogram:
     def make(source, shape, dtype, constant, **_):
         x = source(shape, dtype)
         if constant:
-            x[:] = x[0]
+            x[1:] = x[0]
         return [x]
 
     @staticmethod

@@ -108,7 +108,7 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False, layout="NN", wide_a=F
     all_tiles, last_stage = stages * stage_size, (stages - 1) * stage_size
     pending, ahead, last = stages - 2, (stages - 1) * depth, (slice_depth - 1) % 2
     # What comes before the loop decides how the compiler orders the loads of the largest tile in it. With a along K it
-    # takes 2 % longer unless they are held back as in `make_steps`, with a across K 1 % unless the starts are divisions.
+    # takes 2 % longer unless they are held back as in `make_steps`, with a across K 1 % unless the starts are divided.
     is_largest = thread_columns == 16
     holds_loads, divides = is_largest and along_a, is_largest and not along_a
     find_starts = make_starts(divided_slowly)[1] if divides else starts_of

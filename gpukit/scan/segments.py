@@ -44,8 +44,9 @@ PITCH = EACH + 1
 PADDED = THREADS * PITCH
 #: Offsets that a thread has under way; and segments between those at which a search begins.
 MARKS, PROBE = 8, 1024
-#: Registers of a thread of ``tiles`` at most, and blocks that a multiprocessor then has room for.
-REGISTERS, RESIDENT = 64, 4
+#: Registers of a thread of ``tiles`` at most, and blocks that a multiprocessor then has room for. Bytes of shared memory
+#: of such a block, apart from the elements of its tile.
+REGISTERS, RESIDENT, OTHER_SHARED = 64, 4, TILE + 2048
 #: Elements of a segment that a block of ``whole`` reduces, at most, and elements of a block that shares a longer one.
 #: Accesses that a lane has under way.
 MAX_WHOLE, CHUNK, LOADS = 1 << 15, 1 << 14, 2
@@ -208,8 +209,8 @@ def make_tiles(operation, exclusive):
     def mark(offsets, begins, segment, segments, base, end):
         """Mark where segments begin among the elements from ``base`` to ``end``."""
         begin, places = base, cuda.local.array(MARKS, uint64)
-        while begin < end:
-            for k in range(MARKS):  # the last offset is the number of elements
+        while begin < end and segment <= segments:
+            for k in range(MARKS):
                 begin = uint64(offsets[min(segment + uint64(k * THREADS), segments)])
                 places[k] = begin
             for k in range(MARKS):
@@ -529,10 +530,12 @@ def _segmented(problem: Problem):
 
 def _scan(problem, operation, x, offsets, out, exclusive):
     """The launch of ``segmented_scan``."""
-    n, tiles, processors = x.size, ceil_div(x.size, TILE), cuda.get_current_device().MULTIPROCESSOR_COUNT
+    n, tiles, device = x.size, ceil_div(x.size, TILE), cuda.get_current_device()
+    shared = PADDED * operation.partial.itemsize + OTHER_SHARED
+    resident = min(RESIDENT, device.MAX_SHARED_MEMORY_PER_MULTIPROCESSOR // shared) * device.MULTIPROCESSOR_COUNT
     words = problem.work.flags(2 * count_words(operation, 1, tiles)).view(np.uint64)
     launch = configure_quietly(make_tiles(operation, exclusive), tiles, THREADS, problem.stream)
-    return [(launch, (x, offsets, out, words, n, offsets.size - 1, tiles <= RESIDENT * processors))]
+    return [(launch, (x, offsets, out, words, n, offsets.size - 1, tiles <= resident))]
 
 
 def _reduction(problem, operation, x, offsets, out):
