@@ -44,8 +44,8 @@ PITCH = EACH + 1
 PADDED = THREADS * PITCH
 #: Offsets that a thread has under way; and segments between those at which a search begins.
 MARKS, PROBE = 8, 1024
-#: Registers of a thread of ``tiles`` at most, and blocks that a multiprocessor then has room for. Bytes of shared memory
-#: of such a block, apart from the elements of its tile.
+#: Registers of a thread of ``tiles`` at most, blocks that a multiprocessor then has room for, and bytes of shared
+#: memory of a block apart from the elements of its tile.
 REGISTERS, RESIDENT, OTHER_SHARED = 64, 4, TILE + 2048
 #: Elements of a segment that a block of ``whole`` reduces, at most, and elements of a block that shares a longer one.
 #: Accesses that a lane has under way.

@@ -162,6 +162,15 @@ def clear(counts, published):
         i += step
 
 
+@cuda.jit
+def rank_alone(keys, positions):
+    """Set the position of each key to 0, as it is alone in its row."""
+    i, step = uint64(cuda.grid(1)), uint64(cuda.gridsize(1))
+    while i < uint64(keys.size):
+        positions[i] = 0
+        i += step
+
+
 @functools.cache
 def make_rank(kind, itemsize, falling, each):
     """Make ``rank(keys, ranks, counts, left, shift)``: rank each of a warp's keys among those of its digit; count them.
@@ -563,9 +572,8 @@ def _copies(problem, keys, old, new_keys, new_values):
         return made + copy_launches(old, new_values, problem.stream)
     if new_values is None:
         return made
-    positions, blocks = flat(new_values), CLEARING * cuda.get_current_device().MULTIPROCESSOR_COUNT
-    launch = configure_quietly(clear, min(ceil_div(positions.size, CLEARERS), blocks), CLEARERS, problem.stream)
-    return [*made, (launch, (positions, positions[:0]))]
+    blocks = min(ceil_div(keys.size, CLEARERS), CLEARING * cuda.get_current_device().MULTIPROCESSOR_COUNT)
+    return [*made, (configure_quietly(rank_alone, blocks, CLEARERS, problem.stream), (flat(keys), flat(new_values)))]
 
 
 def max_warp_row(itemsize: int) -> int:

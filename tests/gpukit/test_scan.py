@@ -287,6 +287,18 @@ def launches_of(plan, *inputs, settings):
     return results[0] if len(results) == 1 else results
 
 
+def test_rows_of_one_key_are_planned_once(monkeypatch):
+    planned, sort_rows = [], sorting.sort_rows
+    monkeypatch.setattr(
+        sorting, "sort_rows", lambda *arguments, **more: planned.append(1) or sort_rows(*arguments, **more)
+    )
+    forget()
+    for seed in range(3):
+        order = scan.argsort(cuda.to_device(np.random.default_rng(seed).random((7, 1))), 1)
+        assert not order.copy_to_host().any() and order.shape == (7, 1)
+    assert len(planned) == 1
+
+
 def test_tiles_of_a_sort_look_back():
     """Without a finding, and with the same keys in every tile."""
     x = np.tile(np.arange(256, dtype=np.uint8), 80)
