@@ -32,7 +32,7 @@ _without_cuda.allow()
 
 @contextlib.contextmanager
 def paused_collector() -> Iterator[None]:
-    """Pause the garbage collector while a compiler is imported: it would take a fifth of the time and find nothing."""
+    """Pause the garbage collector while a compiler is imported or runs: it visits all of Numba, and finds little."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -10,13 +10,13 @@ import collections
 import contextlib
 import dis
 import functools
-import gc
 import types as python_types
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from warpstep._compilers import paused_collector
 from warpstep._numba import (
     BACK_END,
     AnnotateTypes,
@@ -388,20 +388,8 @@ def compiling(debug: bool, compute_capability: tuple) -> Iterator[CUDAFlags]:
     flags.no_cfunc_wrapper = True
     flags.error_model = "python" if debug else "numpy"
     flags.compute_capability = compute_capability
-    with global_compiler_lock, gpu_target(), quick_passes(), _without_collector(), ConfigStack().enter(flags):
+    with global_compiler_lock, gpu_target(), quick_passes(), paused_collector(), ConfigStack().enter(flags):
         yield flags
-
-
-@contextlib.contextmanager
-def _without_collector():
-    """Let no garbage be collected: a compiler makes little, and the collector visits all of Numba each time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def call_template(dispatcher, args, kws, declared=None) -> tuple:
