@@ -572,8 +572,13 @@ def _copies(problem, keys, old, new_keys, new_values):
         return made + copy_launches(old, new_values, problem.stream)
     if new_values is None:
         return made
-    blocks = min(ceil_div(keys.size, CLEARERS), CLEARING * cuda.get_current_device().MULTIPROCESSOR_COUNT)
-    return [*made, (configure_quietly(rank_alone, blocks, CLEARERS, problem.stream), (flat(keys), flat(new_values)))]
+    launch = configure_quietly(rank_alone, *clearers(keys.size), problem.stream)
+    return [*made, (launch, (flat(keys), flat(new_values)))]
+
+
+def clearers(size: int) -> tuple[int, int]:
+    """Blocks, and threads of each, that clear so many elements."""
+    return min(ceil_div(size, CLEARERS), CLEARING * cuda.get_current_device().MULTIPROCESSOR_COUNT), CLEARERS
 
 
 def max_warp_row(itemsize: int) -> int:
@@ -615,10 +620,7 @@ def _sweeps(problem, dtype, keys, old, new_keys, new_values, falling, rows, n, o
 
     count = make_count_digits(kind, passes, vector, falling)
     made = [
-        (
-            configure(clear, min(ceil_div(published.size, CLEARERS), CLEARING * processors), CLEARERS),
-            (counts, published),
-        ),
+        (configure(clear, *clearers(published.size)), (counts, published)),
         (configure(count, blocks * rows, COUNTERS), (keys, counts, n, blocks)),
         (configure(place_digits, rows * passes, DIGITS), (counts,)),
     ]
