@@ -611,8 +611,7 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
         return
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
     wide = a.wide and b.wide if is_double else b.wide or b.layout == "T"
-    layout = a.layout + b.layout if a.wide else "N" + b.layout
-    pieces, widens_b = choose(m, n, k, batch, wide, multiprocessors, is_double, layout)
+    pieces, widens_b = choose(m, n, k, batch, wide, multiprocessors, is_double, a.layout + b.layout)
     if widens_b:
         rows, pitch = k * b.rule[1], ceil_div(n, 4) * 4
         wide_b = work.take("wide_b", rows * pitch, np.float32)

@@ -80,8 +80,7 @@ SPEEDS = (
     Speed(Tile(16, 64, 32, 4, 8, 4, 4, 4), 5, 0.278, 0.225, 1.4),
     Speed(Tile(64, 16, 32, 8, 4, 8, 3, 4), 5, 0.385, 0.292, 1.3),
 )
-#: By this over its rows a tile takes longer with a ``b`` that lies along K, whose elements are copied one by one; by
-#: this over its columns it takes less time with an ``a`` that lies across K, which is copied by 16 bytes.
+#: By this over its rows a tile takes longer with a ``b`` that lies along K, whose elements are copied one by one.
 SINGLES = 7.0
 #: The same for float64. With few blocks, steps are short: more of them have to be under way.
 DOUBLE_SPEEDS = (
@@ -403,7 +402,7 @@ def choose(
     double : bool
         For float64; nothing is widened then.
     layout : str
-        How the operands of float32 lie; with "N" for an ``a`` whose columns do not begin at multiples of 16 bytes.
+        How the operands of float32 lie.
 
     Returns
     -------
@@ -433,7 +432,7 @@ def choose(
 
 @functools.cache
 def _speeds_for(layout):
-    """`SPEEDS`, with the steps that take longer, or less time, in a layout."""
+    """`SPEEDS`, with the steps that take longer in a layout."""
     found = []
     for speed in SPEEDS:
         factor = 1 + SINGLES * (layout[1] == "T") / speed.tile.rows
