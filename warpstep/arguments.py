@@ -33,8 +33,8 @@ def type_of(value, name: str):
     if type_ is None or not _is_taken(type_):
         if type(value) is np.ndarray:
             raise TypeError(
-                f"argument {name} has dtype {value.dtype}, which Numba has not; a kernel takes arrays of numbers in "
-                "native order, of dates and of records"
+                f"argument {name} has dtype {value.dtype}, which Numba does not support; a kernel takes arrays of "
+                "numbers in native order, of dates and of records"
             )
         raise TypeError(
             f"argument {name} is a {type(value).__name__}; a kernel takes numbers, NumPy or device arrays, records "

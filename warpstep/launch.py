@@ -552,7 +552,7 @@ def prepare(configured: "Configured", args: Sequence, borrow: bool = False) -> P
     parameters = kernel.parameters
     expected = len(parameters)
     if len(args) != expected:
-        raise TypeError(f"{name} takes {expected} argument{'s' * (expected != 1)}, but {len(args)} were given")
+        raise TypeError(f"{name} takes {expected} argument{'s' * (expected != 1)}, not {len(args)}")
     transfers = Transfers()
     argument_types = tuple(type_of(a, p) for a, p in zip(args, parameters, strict=True))
     values = list(args)

@@ -151,7 +151,7 @@ def check_axis(axis: Any, dimensions: int) -> int | None:
     if not is_int(axis):
         raise TypeError(f"axis is {describe(axis)}; it must be an int or None")
     if not -dimensions <= axis < dimensions:
-        raise ValueError(f"axis is {describe(axis)}; x has {dimensions} dimensions")
+        raise ValueError(f"axis is {describe(axis)}; x has {dimensions} dimension{'s' * (dimensions != 1)}")
     return int(axis) % dimensions
 
 

@@ -116,7 +116,7 @@ class Prepared:
         try:
             if args:
                 if len(args) != len(self.args):
-                    raise TypeError(f"{self.name} takes {len(self.args)} arguments; {len(args)} were given")
+                    raise TypeError(f"{self.name} takes {len(self.args)} arguments, not {len(args)}")
                 self._take(args)
                 self.args = args
             if code := self.start():

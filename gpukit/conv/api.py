@@ -550,7 +550,7 @@ def extra_memory(
     groups, itemsize, sizes = check_int("groups", groups, 1), check_int("itemsize", itemsize, 1), (0, 0, 0, 0)
     x_shape = check_shape(x_shape, sizes, "x_shape")
     if channels * groups != x_shape[1]:
-        raise ValueError(f"weight_shape is {tuple(weight_shape)}; x_shape is {tuple(x_shape)}, in {groups} groups")
+        raise ValueError(f"weight_shape is {tuple(weight_shape)}; x_shape is {tuple(x_shape)}, and groups is {groups}")
     taps, positions = make_geometry(x_shape[2:], (kernel_h, kernel_w), stride, padding, dilation, "x_shape").counts
     return {
         "im2col": channels * groups * taps * positions * itemsize,
@@ -653,9 +653,10 @@ def _check(x, weight, bias, stride, padding, dilation, groups, algorithm) -> tup
         names = " or ".join(str(np.dtype(d)) for d in allowed)
         raise TypeError(f"x has dtype {name_of(dtype_of(x))}; it must be {names} for the algorithm {algorithm!r}")
     if channels == 0 or channels % groups:
-        raise ValueError(f"x has {channels} channels; it must have a multiple of groups, {groups}")
+        raise ValueError(f"x has {channels} channels; it must have 1 or more, and a multiple of groups, {groups}")
     if weight.shape[1] != channels // groups or 0 in weight.shape[2:]:
-        expected = f"(O, {channels // groups}, KH, KW), as x has {channels} channels in {groups} groups"
+        why = f"as x has {channels} channels and groups is {groups}"
+        expected = f"(O, {channels // groups}, KH, KW), {why}; KH and KW must be 1 or more"
         raise ValueError(f"weight has shape {tuple(weight.shape)}; it must be {expected}")
     if out_channels % groups:
         raise ValueError(f"weight has {out_channels} out channels; it must have a multiple of groups, {groups}")

@@ -292,7 +292,7 @@ def _check_axes(axis, dimensions):
         if not is_int(one):
             raise TypeError(f"axis is {describe(axis)}; it must be an int, a tuple of ints, or None")
         if not -dimensions <= one < dimensions:
-            raise ValueError(f"axis is {describe(axis)}; x has {dimensions} dimensions")
+            raise ValueError(f"axis is {describe(axis)}; x has {dimensions} dimension{'s' * (dimensions != 1)}")
         found.append(int(one) % dimensions)
     if len(set(found)) != len(found):
         raise ValueError(f"axis is {describe(axis)}; it must not name an axis twice")

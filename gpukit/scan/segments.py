@@ -504,10 +504,11 @@ def _check_offsets(x, offsets):
     if offsets.shape[0] == 0:
         raise ValueError("offsets has no elements; it must have one more than there are segments")
     if isinstance(offsets, np.ndarray) and not cuda.is_cuda_array(offsets):
-        rising = bool((offsets[1:] >= offsets[:-1]).all())
-        if not rising or offsets[0] != 0 or offsets[-1] != x.shape[0]:
-            course = f"goes from {offsets[0]} to {offsets[-1]}" if rising else "falls somewhere"
-            raise ValueError(f"offsets {course}; it must rise from 0 to {x.shape[0]}, the length of x")
+        falls = np.flatnonzero(offsets[1:] < offsets[:-1])
+        if falls.size or offsets[0] != 0 or offsets[-1] != x.shape[0]:
+            first, last = (falls[0], falls[0] + 1) if falls.size else (0, len(offsets) - 1)
+            course = f"offsets[{first}] is {offsets[first]} and offsets[{last}] is {offsets[last]}"
+            raise ValueError(f"{course}; offsets must rise from 0 to {x.shape[0]}, the length of x")
 
 
 def _segmented(problem: Problem):

@@ -636,7 +636,9 @@ def test_extra_memory():
     needs = conv.extra_memory((5, 6, 20, 30), (8, 3, 3, 5), padding=1, groups=2)
     assert needs == {"im2col": 6 * 15 * 20 * 28 * 4, "sparse": 8 * 3 * 15 * 20 * 28 * 8, "direct": 0}
     assert needs["im2col"] == 4 * conv.workspace_size((5, 6, 20, 30), (3, 5), padding=1)
-    with pytest.raises(ValueError, match=r"weight_shape is \(8, 3, 3, 5\); x_shape is \(5, 6, 20, 30\), in 1 groups"):
+    with pytest.raises(
+        ValueError, match=r"weight_shape is \(8, 3, 3, 5\); x_shape is \(5, 6, 20, 30\), and groups is 1"
+    ):
         conv.extra_memory((5, 6, 20, 30), (8, 3, 3, 5))
 
 
@@ -879,7 +881,11 @@ WRONG = [
     (lambda: conv.conv2d(X, WEIGHT, groups=2, out=MADE), ValueError, r"weight has shape \(6, 4, 3, 3\); .* \(O, 2, KH"),
     (lambda: conv.conv2d(X, WEIGHT[..., :0], out=MADE), ValueError, r"weight has shape \(6, 4, 3, 0\); it must be \(O"),
     (lambda: conv.conv2d(X, WEIGHT[:, :1], groups=4, out=MADE), ValueError, "weight has 6 out channels; .* groups, 4"),
-    (lambda: conv.conv2d(X, WEIGHT, groups=3, out=MADE), ValueError, "x has 4 channels; it must have a multiple of g"),
+    (
+        lambda: conv.conv2d(X, WEIGHT, groups=3, out=MADE),
+        ValueError,
+        "x has 4 channels; it must have 1 or more, and a multiple of g",
+    ),
     (lambda: conv.conv2d(X, WEIGHT, groups=0, out=MADE), ValueError, "groups is 0; it must be 1 or more"),
     (lambda: conv.conv2d(X, WEIGHT, X[0, 0, 0, :5], out=MADE), ValueError, r"bias has shape \(5,\); it must be \(6,\)"),
     (

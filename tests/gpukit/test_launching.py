@@ -110,7 +110,7 @@ def test_types_other_than_prepared_are_refused():
     for position, value in wrong.items():
         with pytest.raises(TypeError):
             launch(*others[:position], value, *others[position + 1 :])
-    with pytest.raises(TypeError, match="takes 8 arguments; 2 were given"):
+    with pytest.raises(TypeError, match="takes 8 arguments, not 2"):
         launch(*args[:2])
     # It still has the arguments it had.
     args[0].copy_to_device(np.full(8, np.nan))

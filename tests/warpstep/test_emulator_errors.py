@@ -80,6 +80,20 @@ def test_shared_memory_limits():
         both[1, 1, 0, 49_152 - 12](out)
 
 
+def test_dynamic_shared_memory_that_is_too_short_says_how_to_ask_for_more():
+    @cuda.jit
+    def halves(out):
+        both = cuda.shared.array(0, np.float32)
+        second = both[4:]
+        second[cuda.threadIdx.x] = out[cuda.threadIdx.x]
+
+    halves[1, 4, 0, 32](np.zeros(4))
+    with pytest.raises(
+        KernelError, match=r"gives a block 16 bytes of dynamic shared memory: give it more, kernel\[grid"
+    ):
+        halves[1, 4, 0, 16](np.zeros(4))
+
+
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize(
     ("alignment", "message"), [(4, "is 4; .* of 8"), (24, "is 24; .* of 2"), (16, None), (None, None)]
@@ -144,7 +158,7 @@ def test_wrong_launches_are_refused_as_numba_does(configure, error):
 
 
 def test_an_array_that_numba_has_no_type_for_is_refused_by_its_dtype():
-    with pytest.raises(TypeError, match="has dtype >f8, which Numba has not"):
+    with pytest.raises(TypeError, match="has dtype >f8, which Numba does not support"):
         touch[1, 1](np.zeros(1, ">f8"))
 
 

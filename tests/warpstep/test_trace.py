@@ -310,7 +310,7 @@ def test_blocks_that_are_not_there(data, blocks, error, said):
 def test_what_is_not_a_launch(data):
     with pytest.raises(TypeError, match=r"kernel\[grid, block\]"):
         gpukit.trace(classes, *data)
-    with pytest.raises(TypeError, match="takes 3 arguments, but 1 were given"):
+    with pytest.raises(TypeError, match="takes 3 arguments, not 1"):
         gpukit.trace(classes[1, 32], data[0])
     with pytest.raises(ValueError, match="registers is 300"):
         gpukit.trace(classes[1, 32], *data, registers=300)

@@ -432,9 +432,18 @@ class Batch:
             f"index {format_index(values)} is out of bounds for {view.space} array {view.name!r} of shape {shape}",
             site,
             bad,
-            OUT_OF_BOUNDS_CURES[view.space],
+            self._bounds_cure(view),
             view.name,
         )
+
+    def _bounds_cure(self, view):
+        """What to do about an access outside of an array."""
+        if view.space == "shared" and view.address == self.launch.dynamic_address:
+            return (
+                f"This launch gives a block {self.launch.dynamic_shared:,} bytes of dynamic shared memory: give it "
+                "more, kernel[grid, block, stream, bytes], or guard the access."
+            )
+        return OUT_OF_BOUNDS_CURES[view.space]
 
     def misaligned(self, site, view, count, lanes):
         """Fail for ``count`` elements at once at an address that is not a multiple of their size."""

@@ -156,7 +156,8 @@ def _waiting(counts, blocks, ceilings):
     trips = rounds if loads else 0
     passed = sum(barrier.passed for barrier in counts.trace.barriers if barrier.kind == "block")
     each = passed / math.prod(counts.trace.grid)
-    amount = f"{plural(rounds, 'block')} in a row, {plural(trips, 'trip')} to memory, {each:.3g} barriers per block"
+    barriers = f"{each:.3g} barrier{'s' * (each != 1)} per block"
+    amount = f"{plural(rounds, 'block')} in a row, {plural(trips, 'trip')} to memory, {barriers}"
     return Use(amount, trips * ceilings.trip + rounds * each / ceilings.steps)
 
 

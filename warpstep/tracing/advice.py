@@ -42,8 +42,9 @@ def _wide_arithmetic(prepared, operations):
                 kind="float64",
                 message=f"float64 operations and conversions: {_each(count, line)} each time a thread runs "
                 "the line, though no array holds float64",
-                cure="A literal such as 0.5 is float64, and so is an integer divided by an integer: write "
-                "float32(0.5), and convert before dividing.",
+                cure="A literal such as 0.5 is float64, and so are an integer divided by an integer and a float32 "
+                "combined with an integer, as in `x[i] if i < n else 0`: write float32(0.5), float32(0), and convert "
+                "before dividing.",
             )
         if line.int64_divisions:
             yield Advice(
