@@ -307,13 +307,13 @@ class Output:
             self.after = copy_launches(self.device, target, stream)
 
     def finish(self):
-        """Give the caller's result, ``out`` or a new array; the launches have been made."""
+        """Give the caller's result: ``out``, a new array, or NumPy's scalar. The launches have been made."""
         if not self.on_host:
             return self.out
         host = self.device.copy_to_host(stream=self.stream)
         if self.stream:
             self.stream.synchronize()
         if self.out is None:
-            return host
+            return host if host.ndim else host[()]
         self.out[...] = host
         return self.out

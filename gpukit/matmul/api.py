@@ -144,10 +144,11 @@ def matmul(
 
     Parameters
     ----------
-    a, b : ndarray or device array, shapes (..., M, K) and (..., K, N), alike
+    a, b : ndarray or device array, shapes (..., M, K) or (K,), and (..., K, N) or (K,), alike
         Of float32, float64, float16, bfloat16 (of PyTorch, CuPy or ml_dtypes) or int8. Any M, N and K, also 0. Both of
         NumPy, or both on the device (anything with ``__cuda_array_interface__``). Axes before the last two count
-        matrices, and are broadcast as by ``numpy.matmul``. On the device "auto" and "fast" read matrices as they are if
+        matrices, and are broadcast as by ``numpy.matmul``. One axis is a row of ``a`` or a column of ``b``, and the
+        result lacks the axis of length 1. On the device "auto" and "fast" read matrices as they are if
         their rows or their columns are contiguous: transposed ones, parts of others. A large product of float32 takes
         work memory of the size of ``a`` and ``b``, for transposed copies. The other variants copy what is not
         C-contiguous first.
@@ -185,8 +186,9 @@ def matmul(
     Returns
     -------
     ndarray or device array, shape (..., M, N)
-        ``out`` if that was given, otherwise a new array of the same library; int32 for int8, otherwise of the dtype of
-        the operands. The same input gives the same bits.
+        Without M for a row ``a``, and without N for a column ``b``: ``out`` if that was given, otherwise a new array of
+        the same library, or a NumPy scalar for two vectors of NumPy; int32 for int8, otherwise of the dtype of the
+        operands. The same input gives the same bits.
 
     Raises
     ------
@@ -209,13 +211,18 @@ def matmul(
 
 def _product(problem: Problem):
     (a, b), (variant, alpha, beta, *options) = problem.inputs, problem.settings
-    shape = _check_operands(a, b, problem.out)
+    shape = _check_operands(a, b, problem.out, dimensions=1)
     _check_scalars(alpha, beta, problem.out, dtype_of(a))
-    make_launches = _resolve(variant, dtype_of(a), shape[-2:], *options)
+    rows, columns = len(a.shape) == 1, len(b.shape) == 1
+    matrices = shape[: len(shape) - 2 + rows + columns]
+    matrices += (1 if rows else a.shape[-2], 1 if columns else b.shape[-1])
+    make_launches = _resolve(variant, dtype_of(a), matrices[-2:], *options)
     out = problem.output(shape, _result_dtype(a), keep=beta != 0)
     if out.size == 0:
         return []
-    a, b, out = as_words(a), as_words(b), as_words(out)
+    a = problem.on_device(a).reshape(1, -1) if rows else a
+    b = problem.on_device(b).reshape(-1, 1) if columns else b
+    a, b, out = as_words(a), as_words(b), as_words(out.reshape(matrices))
     return list(make_launches(a, b, out, alpha, beta, problem.work, problem.on_device))
 
 
@@ -325,25 +332,25 @@ def configure(
 # -- checks ----------------------------------------------------------------------------------------
 
 
-def _check_matrix(name, array, dtypes):
-    """Check an array of two axes or more; bfloat16 has more than one NumPy dtype."""
+def _check_matrix(name, array, dtypes, dimensions=2):
+    """Check an array of so many axes or more; bfloat16 has more than one NumPy dtype."""
     check_kind(name, array)
-    check_array(name, array, 2, None if is_bfloat16(dtype_of(array)) else dtypes, more=True)
+    check_array(name, array, dimensions, None if is_bfloat16(dtype_of(array)) else dtypes, more=True)
 
 
-def _check_operands(a, b, out):
-    """Check the arrays; returns the shape of the result."""
+def _check_operands(a, b, out, dimensions=2):
+    """Check the arrays, of so many axes or more; returns the shape of the result."""
     for name, array in (("a", a), ("b", b)):
-        _check_matrix(name, array, (*DTYPES, *SHORT_DTYPES))
+        _check_matrix(name, array, (*DTYPES, *SHORT_DTYPES), dimensions)
     check_alike("b", b, "a", a)
     shapes = f"a has shape {tuple(a.shape)} and b {tuple(b.shape)}"
-    if a.shape[-1] != b.shape[-2]:
+    if a.shape[-1] != b.shape[-2:][0]:
         raise ValueError(f"{shapes}; b must have as many rows as a has columns")
     try:
         lead = np.broadcast_shapes(tuple(a.shape[:-2]), tuple(b.shape[:-2]))
     except ValueError:
         raise ValueError(f"{shapes}; the axes before the last two must be alike, or 1") from None
-    shape = (*lead, a.shape[-2], b.shape[-1])
+    shape = (*lead, *a.shape[-2:-1], *b.shape[-2:][1:])
     if out is not None:
         check_array("out", out, len(shape))
         check_alike("out", out, "a", a, shape, _result_dtype(a))

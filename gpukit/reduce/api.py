@@ -88,8 +88,7 @@ def reduce(
     >>> reduce(np.arange(6).reshape(2, 3), axis=0, op="max")
     array([3, 4, 5])
     """
-    result = call(_reduction, (x,), out, stream, (axis, op, keepdims))
-    return result[()] if isinstance(result, np.ndarray) and out is None and result.ndim == 0 else result
+    return call(_reduction, (x,), out, stream, (axis, op, keepdims))
 
 
 def reduce_higher_dim(x: Any, op: str | tuple[Callable, Any] = "sum", *, out: Any = None, stream: Any = None) -> Any:

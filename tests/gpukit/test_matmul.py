@@ -109,6 +109,26 @@ def test_more_blocks_than_one_launch_may_have(monkeypatch, variant):
     check(matmul.matmul(a, b, variant, tile=8, out=poisoned(37, 45)), a, b)
 
 
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [((5,), (5,)), ((3, 5), (5,)), ((5,), (5, 4)), ((2, 3, 5), (5,)), ((5,), (2, 5, 4)), ((3, 0), (0,)), ((0,), (0,))],
+    ids=str,
+)
+def test_one_axis_is_a_row_or_a_column(left, right):
+    a, b = operands(left, right)
+    exact = a.astype(np.float64) @ b
+    result = matmul.matmul(a, b)
+    assert type(result) is type(a @ b)
+    np.testing.assert_allclose(result, exact, rtol=1e-5, atol=1e-5)
+    if a.size:
+        spread = cuda.to_device(np.repeat(b, 2, axis=0))[::2]
+        for _ in range(2):  # planned, replayed
+            np.testing.assert_allclose(matmul.matmul(cuda.to_device(a), spread).copy_to_host(), exact, 1e-5, 1e-5)
+        out = np.ones_like(exact, np.float32)
+        assert matmul.matmul(a, b, alpha=2, beta=3, out=out) is out
+        np.testing.assert_allclose(out, 2 * exact + 3, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", matmul.DTYPES)
 def test_on_cpu(dtype):
     for m, n, k in ((0, 3, 2), (3, 2, 0), (1, 1, 1), (31, 17, 53)):
@@ -181,7 +201,9 @@ WRONG = [
     (lambda: matmul.matmul([[1.0]], B), TypeError, "a is a list"),
     (lambda: matmul.matmul(A, B.astype(int)), TypeError, "b has dtype int64; it must be float32 or float64"),
     (lambda: matmul.matmul(A, B.astype(np.float64)), TypeError, "b has dtype float64; it must be float32, as a is"),
-    (lambda: matmul.matmul(A[0], B), ValueError, r"a has shape \(3,\); it must have 2 dimensions or more"),
+    (lambda: matmul.matmul(A[0, 0], B), TypeError, "a is a float"),
+    (lambda: matmul.matmul(A, A[0, 1:]), ValueError, r"a has shape \(4, 3\) and b \(2,\); b must have as many rows"),
+    (lambda: matmul.steps("fast", A[0], B, B), ValueError, r"a has shape \(3,\); it must have 2 dimensions or more"),
     (lambda: matmul.matmul(A, A), ValueError, r"a has shape \(4, 3\) and b \(4, 3\); b must have as many rows"),
     (lambda: matmul.matmul(A, on_device(B)), TypeError, "b is a device array and a is a NumPy array"),
     (lambda: matmul.matmul(A, B, out=on_device(A)), TypeError, "out is a device array and a is a NumPy array"),
