@@ -258,6 +258,23 @@ def share_memory(most: int) -> None:
     manager.memalloc = memalloc
 
 
+def free_when_short(free: Callable[[], None]) -> None:
+    """Call ``free()`` where the current device has no memory left for an array, which is then tried once more."""
+    manager = numba.cuda.current_context().memory_manager
+    allocate = manager.memalloc
+
+    def memalloc(size):
+        try:
+            return allocate(size)
+        except cuda_api_error() as error:
+            if "OUT_OF_MEMORY" not in str(error):
+                raise
+        free()
+        return allocate(size)
+
+    manager.memalloc = memalloc
+
+
 # -- the driver ------------------------------------------------------------------------------------
 
 

@@ -220,20 +220,30 @@ def _place_of_numba(array):
     The shape of an array that is NumPy's too can be assigned, so that it gets none.
     """
     context = getattr(array.gpu_data, "context", None)
-    key = "numba", array.dtype, array.shape, array.strides, None if context is None else context.device.id
+    key = _key_of_numba(array.dtype, array.shape, array.strides, None if context is None else context.device.id)
     place = key, array.gpu_data.device_ctypes_pointer.value or 0
     if not isinstance(array, np.ndarray):
         array._gpukit_place = place
     return place
 
 
+@functools.lru_cache(maxsize=1024)
+def _key_of_numba(dtype, shape, strides, device):
+    """The same object for equal keys: most comparisons then end with their identity."""
+    return "numba", dtype, shape, strides, device
+
+
 def _make_numba_locate(_, keys, residues, handle, alignment):
+    keys = [_key_of_numba(*key[1:]) for key in keys]
+
     def locate(arrays):
         i, pointers = 0, []
         try:
             for array in arrays:
                 key, pointer = array._gpukit_place
-                if key != keys[i] or pointer % alignment != residues[i]:
+                if key is not keys[i] and key != keys[i]:
+                    return None
+                if alignment > 1 and pointer % alignment != residues[i]:
                     return None
                 pointers.append(pointer)
                 i += 1

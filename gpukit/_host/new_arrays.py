@@ -12,7 +12,7 @@ import numpy as np
 
 from gpukit._host.arrays import address_of, allocate, library_of, name_of
 from gpukit._host.keys import array_key
-from gpukit._numba import cuda_api_error, make_array_in
+from gpukit._numba import cuda_api_error, free_when_short, make_array_in
 from gpukit.backend import cuda, on_gpu
 from warpstep.integers import ceil_div
 
@@ -126,7 +126,8 @@ class Lender:
     """Memory of a device for one array after another: what comes back is lent again.
 
     When an array is gone, work that uses it may be under way, on any stream. Therefore the device is waited for first,
-    once for many arrays. Numba does the same when it frees memory.
+    once for many arrays. Numba does the same when it frees memory. All that is not lent is let go where an allocation
+    of Numba finds no memory; one of another library cannot ask for it.
 
     Attributes
     ----------
@@ -159,11 +160,7 @@ class Lender:
             self.ready.clear()
             self.made = 0
         self.made += size
-        try:
-            memory = allocate("the result", (size,), np.uint8, 0)
-        except MemoryError:
-            self.free()
-            memory = allocate("the result", (size,), np.uint8, 0)
+        memory = allocate("the result", (size,), np.uint8, 0)
         return address_of(memory), memory
 
     def free(self):
@@ -193,7 +190,11 @@ _lenders: dict[int, Lender] = {}
 
 
 def _lender_of(device):
-    return _lenders.setdefault(device, Lender(device))
+    """The lender of the current device, whose number is ``device``."""
+    if device not in _lenders:
+        lender = _lenders.setdefault(device, Lender(device))
+        free_when_short(lender.free)
+    return _lenders[device]
 
 
 def free_lent_memory():

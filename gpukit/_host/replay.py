@@ -154,10 +154,11 @@ class RecordedCall:
 
     def overlaps(self, pointers):
         """Whether the output, which is the last pointer, shares memory with an input."""
-        out = pointers[-1]
-        for pointer, (least, most) in zip(pointers, self.reach):  # noqa: B905 - there is no reach of the output
-            if least < pointer - out < most:
+        i, out = 0, pointers[-1]
+        for least, most in self.reach:
+            if least < pointers[i] - out < most:
                 return True
+            i += 1
         return False
 
     def find_work(self):
@@ -195,11 +196,7 @@ def repeat(
         arrays = inputs if out is None else (*inputs, out)
         ids = plan, queue, out is None, len(inputs), inputs[0].nbytes, *map(id, settings)
         latest = cache.latest.get(ids)
-        if (
-            latest is None
-            or (pointers := latest[0].locate(arrays)) is None
-            or (len(pointers) > 1 and len({*pointers}) < len(pointers))
-        ):
+        if latest is None or (pointers := latest[0].locate(arrays)) is None:
             handle = 0 if stream is None else handle_of(stream_of(stream))
             recorded, key, pointers = cache.find(ids, arrays, settings, handle)
         else:

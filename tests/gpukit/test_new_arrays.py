@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpukit import indexing
+from gpukit import _numba, indexing
 from gpukit._host import new_arrays
 from gpukit._host.keys import array_key
 from gpukit._host.new_arrays import Lender, make_like
@@ -130,19 +130,30 @@ def test_memory_that_cannot_be_waited_for_stays_back(host):
     assert len(lender.back) == len(addresses) == 3 * new_arrays.MAX_BACK
 
 
-def test_lent_memory_is_let_go_where_there_is_none_left(host, monkeypatch):
-    lender, allocate, kept = Lender(0), new_arrays.allocate, []
-    for _ in range(3):
+def test_memory_that_is_not_lent_is_let_go_where_any_array_needs_it(host, monkeypatch):
+    lender, code, refused = Lender(0), "CUDA_ERROR_OUT_OF_MEMORY", []
+
+    def allocate(size):
+        if size > 1000 or lender.back or any(lender.ready.values()):
+            refused.append(size)
+            raise cuda_api_error()(2, code)
+        return size
+
+    manager = SimpleNamespace(memalloc=allocate)
+    monkeypatch.setattr(_numba.numba.cuda, "current_context", lambda: SimpleNamespace(memory_manager=manager))
+    _numba.free_when_short(lender.free)
+    for _ in range(new_arrays.MAX_BACK + 2):
         lender.lend(512)
-
-    def refuse(*args):
-        if lender.back or lender.ready:
-            raise MemoryError("no room")
-        return allocate(*args)
-
-    monkeypatch.setattr(new_arrays, "allocate", refuse)
-    kept.append(lender.lend(1024))
-    assert not lender.back and not any(lender.ready.values())
+    assert lender.back and lender.ready[512]
+    assert manager.memalloc(1000) == 1000 and refused == [1000]
+    with pytest.raises(cuda_api_error()):
+        manager.memalloc(1001)
+    assert refused == [1000, 1001, 1001]
+    lender.lend(512)
+    code = "CUDA_ERROR_ILLEGAL_ADDRESS"
+    with pytest.raises(cuda_api_error()):
+        manager.memalloc(1)
+    assert len(lender.back) == 1
 
 
 def test_threads_never_share_memory(host):
