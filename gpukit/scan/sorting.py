@@ -162,13 +162,20 @@ def clear(counts, published):
         i += step
 
 
-@cuda.jit
-def rank_alone(keys, positions):
-    """Set the position of each key to 0, as it is alone in its row."""
-    i, step = uint64(cuda.grid(1)), uint64(cuda.gridsize(1))
-    while i < uint64(keys.size):
-        positions[i] = 0
-        i += step
+@functools.cache
+def make_rank_alone(writes_keys: bool):
+    """Make the kernel ``rank_alone`` for keys that are alone in their rows: each stays, and its position is 0."""
+
+    @cuda.jit
+    def rank_alone(keys, new_keys, positions):
+        i, step = uint64(cuda.grid(1)), uint64(cuda.gridsize(1))
+        while i < uint64(keys.size):
+            if writes_keys:
+                new_keys[i] = keys[i]
+            positions[i] = 0
+            i += step
+
+    return rank_alone
 
 
 @functools.cache
@@ -567,13 +574,11 @@ def sort_rows(problem, dtype, keys, old, new_keys, new_values, falling=False) ->
 
 def _copies(problem, keys, old, new_keys, new_values):
     """The launches that sort rows of one key: keys and values stay where they are, and each position is 0."""
+    if old is None and new_values is not None:
+        launch = configure_quietly(make_rank_alone(new_keys is not None), *clearers(keys.size), problem.stream)
+        return [(launch, (flat(keys), flat(new_values if new_keys is None else new_keys), flat(new_values)))]
     made = [] if new_keys is None else copy_launches(keys, new_keys, problem.stream)
-    if old is not None:
-        return made + copy_launches(old, new_values, problem.stream)
-    if new_values is None:
-        return made
-    launch = configure_quietly(rank_alone, *clearers(keys.size), problem.stream)
-    return [*made, (launch, (flat(keys), flat(new_values)))]
+    return made if old is None else made + copy_launches(old, new_values, problem.stream)
 
 
 def clearers(size: int) -> tuple[int, int]:

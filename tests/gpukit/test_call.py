@@ -157,6 +157,25 @@ def test_a_call_may_have_several_results(cache):
     assert len(planned) == 4 and len(cache.calls) == 1
 
 
+def test_calls_with_other_numbers_of_arrays_are_told_apart(cache):
+    planned = []
+
+    def plan(problem):
+        first, *others = map(problem.on_device, problem.inputs)
+        planned.append(len(others))
+        target, n = problem.output((101,)), 101
+        steps = [(add_into[1, 32], (first, first, target, n, 0.0))]
+        return steps + [(add_into[1, 32], (other, target, target, n, 1.0)) for other in others]
+
+    out = device()
+    for number in (2, 1, 3, 1, 2, 3, 2, 1):
+        arrays = [RANDOM.random(101) for _ in range(number)]
+        for given in (None, out):
+            found = call(plan, tuple(map(cuda.to_device, arrays)), given)
+            np.testing.assert_allclose(found.copy_to_host(), sum(arrays))
+    assert len(planned) == len(cache.calls) == 6
+
+
 def test_calls_with_empty_arrays_are_repeated(cache):
     planned = []
 
@@ -245,6 +264,7 @@ def test_what_a_repeated_call_must_not_do(cache):
     assert len(planned) == 1
     check(fresh, a, b)
     check(fresh, b, a)
+    check(fresh, b, b)
     assert len(planned) == 2
     whole = device(202)
     for _ in range(2):

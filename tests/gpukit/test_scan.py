@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import gpukit
 from gpukit import cuda, operators, scan
-from gpukit._host.call import Problem, forget
+from gpukit._host.call import CACHE, Problem, forget
 from gpukit.scan import api, counting, fast, ladder, segments, sorting
 from gpukit.scan import largest as picking
 from gpukit.scan.segments import TILE
@@ -338,6 +338,22 @@ def test_topk_is_the_beginning_of_a_sort(shape, axis, dtype, share, largest):
     assert np.array_equal(values, np.take_along_axis(x, want, axis), equal_nan=dtype == "f4")
     indices = scan.topk(x, k, axis, largest, sorted=False).indices
     assert np.array_equal(np.sort(indices, axis), np.sort(want, axis))
+
+
+@pytest.mark.parametrize("shape", [(1,), (12, 1), (56,), (2, 679), (4, 1000)])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "i4"])
+def test_a_small_problem_is_one_launch(shape, dtype):
+    forget()
+    x, k = filled(shape, dtype), min(8, shape[-1])
+    device = cuda.to_device(x)
+    for _ in range(2):
+        found = scan.topk(device, k)
+        assert np.array_equal(found.values.copy_to_host(), -np.sort(-x, -1)[..., :k])
+        assert np.array_equal(np.take_along_axis(x, found.indices.copy_to_host(), -1), found.values.copy_to_host())
+        scan.scan(device, -1)
+        scan.sort(device)
+        scan.argsort(device)
+    assert [len(recorded.launches) for recorded in CACHE.calls.values()] == [1] * 4
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.int64])
