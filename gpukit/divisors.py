@@ -7,7 +7,10 @@ import numpy as np
 from gpukit.backend import cuda, uint32, uint64
 from warpstep.integers import ceil_div
 
-__all__ = ["Divisor", "divided", "make_divisor"]
+__all__ = ["MAX_DIVIDED", "Divisor", "divided", "make_divisor"]
+
+#: The largest number that `divided` takes.
+MAX_DIVIDED = (1 << 31) - 1
 
 
 class Divisor(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpukit.backend import cuda
-from gpukit.divisors import make_divisor
+from gpukit.divisors import MAX_DIVIDED, Divisor, make_divisor
 from gpukit.operators import Operation
 from gpukit.reduce import fast
 from warpstep.integers import ceil_div, next_power_of_two
@@ -123,22 +123,24 @@ def choose(
         outer, inner, pitch = 1, outer, outer
     widest = min(16 // itemsize, 8)
     vector = min(max_vector(itemsize, offset, gcd(inner, pitch)), widest)
-    if n <= CELL_LOADS or n <= CELL_ROWS and outer * inner // vector >= THREADS * _blocks_wanted() // 2:
-        return [_cells(operation, vector, outer, n, inner, pitch, aligned)]
+    cells = n <= CELL_LOADS or n <= CELL_ROWS and outer * inner // vector >= THREADS * _blocks_wanted() // 2
     many = n * inner * itemsize >= NARROW_MIN_BYTES[inner > NARROW_FEW] and (inner > 4 or itemsize == 1)
     whole = many and pitch == inner and operation.commutative
-    if whole and vector < widest and inner <= NARROW_COLUMNS * widest:
+    if not cells and whole and vector < widest and inner <= NARROW_COLUMNS * widest:
         return [_narrow(operation, itemsize, widest, offset, outer, n, inner)]
     skewed = vector < widest and operation.commutative and n >= CELL_ROWS and inner >= 16 * widest
 
     def launch(first, size):
+        if cells:
+            return _cells(operation, vector, size, n, inner, pitch, aligned)
         if skewed:
             return _skewed(operation, widest, offset + first * n * pitch, size, n, inner, pitch)
         return _columns(operation, itemsize, vector, size, n, inner, pitch)
 
-    if outer <= MAX_GRID_YZ:
+    most = max(1, MAX_DIVIDED // max(1, inner)) if cells else MAX_GRID_YZ
+    if outer <= most:
         return [launch(0, outer)]
-    parts = [(first, min(outer - first, MAX_GRID_YZ)) for first in range(0, outer, MAX_GRID_YZ)]
+    parts = [(first, min(outer - first, most)) for first in range(0, outer, most)]
     return [
         launch(first, size)._replace(
             part=slice(first * n * pitch, (first + size) * n * pitch) if n else None,
@@ -260,7 +262,9 @@ def _cells(operation, vector, outer, n, inner, pitch, aligned):
     # Each result is written once, so the threads of a warp must write neighbours as they read them.
     vector = min(vector, max(width, 4)) if n <= CELL_LOADS else vector
     kernel = fast.make_cells(operation, vector, min(CELL_LOADS, next_power_of_two(n)), min(width, vector, 4), THREADS)
-    return Launch(kernel, ceil_div(outer * (inner // vector), THREADS), THREADS, (outer, n, inner, pitch))
+    across = inner // vector
+    divisor = make_divisor(across) if outer > 1 else Divisor(np.uint32(1), np.uint32(0), np.uint32(0))
+    return Launch(kernel, ceil_div(outer * across, THREADS), THREADS, (outer, n, inner, pitch, divisor))
 
 
 def _columns(operation, itemsize, vector, outer, n, inner, pitch):

@@ -34,6 +34,7 @@ from gpukit.reduce.primitives import (
     make_take,
     make_take_checked,
     make_take_edge,
+    make_take_if,
 )
 from warpstep.limits import WARP
 
@@ -178,32 +179,29 @@ def make_groups(operation, vector, lanes, loads, several, threads):
     A row has at most lanes * vector * loads elements, all of them held in registers. Neighbouring groups of lanes take
     neighbouring rows, so a warp reads without gaps.
     """
-    accumulator, identity, thread_type = operation.accumulator, operation.identity, operation.thread_type
+    accumulator, thread_type = operation.accumulator, operation.thread_type
     finish, commutative = operation.finish, operation.commutative
     held, rows_of_block = loads * several, threads // lanes * several
-    take, gather = make_take(operation, vector), make_gather(operation, loads, several, lanes)
-    combine_lanes = make_combine_lanes(operation, lanes)
+    take_if, gather = make_take_if(operation, vector), make_gather(operation, loads, several, lanes)
+    combine_lanes = make_combine_lanes(operation, lanes, few=True)
 
     @cuda.jit
     def groups(x, out, outer, n, pitch, count):
         tile = cuda.local.array(held, thread_type)
-        tid, outer, n, pitch = uint64(cuda.threadIdx.x), uint64(outer), uint64(n), uint64(pitch)
-        lane = tid % uint64(lanes)
-        first = uint64(cuda.blockIdx.x) * uint64(rows_of_block) + tid // uint64(lanes)
+        tid, outer, n = uint32(cuda.threadIdx.x), uint64(outer), uint32(n)
+        lane = uint32(tid % uint32(lanes))
+        first = uint64(cuda.blockIdx.x) * uint64(rows_of_block) + uint64(tid // uint32(lanes))
         for r in range(several):
             row = first + uint64(r * (threads // lanes))
+            at, left = row * uint64(pitch) + uint64(lane * uint32(vector)), n if row < outer else uint32(0)
             for k in range(loads):
-                at = (lane + uint64(k * lanes)) * uint64(vector)
-                has = row < outer and at < n
-                # Threads out of range read element 0, so the loads need no branch and overlap.
-                value = take(x, row * pitch + at if has else uint64(0))
-                tile[k * several + r] = value if has else thread_type(identity)
+                has = uint32(uint32(lane + uint32(k * lanes)) * uint32(vector)) < left
+                tile[k * several + r] = take_if(x, at + uint64(k * lanes * vector), has)
         gather(tile)
         for r in range(several):
-            row, total = first + uint64(r * (threads // lanes)), accumulator(tile[r])
-            if commutative:
-                total = combine_lanes(total)
-            if lane == uint64(0) and row < outer:
+            row = first + uint64(r * (threads // lanes))
+            total = combine_lanes(tile[r]) if commutative else accumulator(tile[r])
+            if lane == uint32(0) and row < outer:
                 out[row] = finish(total, count)
 
     return groups
@@ -216,7 +214,7 @@ def make_groups(operation, vector, lanes, loads, several, threads):
 def make_cells(operation, vector, loads, width, threads):
     """Make the kernel ``cells``: a thread takes ``vector`` neighbouring columns, ``loads`` of their rows at a time.
 
-    It writes ``width`` results in one access.
+    It writes ``width`` results in one access. ``divisor`` finds out of which of the outer ones they are.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     thread_type, finish, held = operation.thread_type, operation.finish, vector * loads
@@ -224,29 +222,30 @@ def make_cells(operation, vector, loads, width, threads):
     store, result = make_store(width, operation.result.itemsize), getattr(types, operation.result.name)
 
     @cuda.jit
-    def cells(x, out, outer, n, inner, pitch, count):
+    def cells(x, out, outer, n, inner, pitch, divisor, count):
         tile = cuda.local.array(held, thread_type)
         totals = cuda.local.array(vector, accumulator)
         results = cuda.local.array(vector, result)
-        n, inner, pitch = uint64(n), uint64(inner), uint64(pitch)
+        n, inner, pitch = uint32(n), uint64(inner), uint64(pitch)
         across = inner // uint64(vector)
         i = uint64(cuda.blockIdx.x) * uint64(threads) + uint64(cuda.threadIdx.x)
         if i >= uint64(outer) * across:
             return
-        o = i // across
+        o = uint64(divided(uint32(i), divisor)[0])
         column = (i - o * across) * uint64(vector)
-        at = o * n * pitch + column
+        at = o * uint64(n) * pitch + column
         for v in range(vector):
             totals[v] = accumulator(identity)
-        row, first = uint64(0), at
+        row = uint32(0)
         while row < n:
-            for k in range(loads):
-                read(x, at if row < n else first, tile, k * vector)
+            read(x, at, tile, 0)
+            for k in range(1, loads):
+                has = uint32(row + uint32(k)) < n
+                read(x, at + uint64(k) * pitch if has else at, tile, k * vector)
                 for v in range(vector):
-                    tile[k * vector + v] = tile[k * vector + v] if row < n else thread_type(identity)
-                row += uint64(1)
-                at += pitch
+                    tile[k * vector + v] = tile[k * vector + v] if has else thread_type(identity)
             fold(tile)
+            row, at = uint32(row + uint32(loads)), at + uint64(loads) * pitch
             for v in range(vector):
                 totals[v] = accumulator(combine(totals[v], accumulator(tile[v])))
         for v in range(vector):

@@ -29,6 +29,7 @@ __all__ = [
     "make_take",
     "make_take_checked",
     "make_take_edge",
+    "make_take_if",
 ]
 
 #: The mask of a whole warp.
@@ -62,6 +63,28 @@ def make_take(operation, vector):
         return held[0]
 
     return take
+
+
+@functools.cache
+def make_take_if(operation, vector):
+    """Make ``take_if(x, at, has)``: ``take`` if ``has``, and otherwise the identity; loads overlap either way.
+
+    A load of one element has a predicate. Other threads that have none read the first elements: with what follows the
+    load of several, a branch would be left.
+    """
+    take, identity, thread_type = make_take(operation, vector), operation.identity, operation.thread_type
+
+    @cuda.jit(device=True)
+    def take_if(x, at, has):
+        if vector == 1:
+            value = thread_type(identity)
+            if has:
+                value = take(x, at)
+            return value
+        value = take(x, at if has else uint64(0))
+        return value if has else thread_type(identity)
+
+    return take_if
 
 
 @functools.cache
@@ -164,21 +187,24 @@ def make_fold(operation, size, each=1):
 
 
 @functools.cache
-def make_combine_lanes(operation, lanes=WARP, step=1):
+def make_combine_lanes(operation, lanes=WARP, step=1, few=False):
     """Make ``combine_lanes(value)``: combine the values of ``lanes`` lanes that are ``step`` apart, in their order.
 
-    The first of them gets the result.
+    The first of them gets the result. With ``few``, all their elements could be those of one thread.
     """
-    combine, accumulator, shuffle_type = operation.combine, operation.accumulator, operation.shuffle_type
+    combine, accumulator, number = operation.combine, operation.accumulator, operation.accumulator
+    if few or operation.partial.itemsize < 4:  # shuffles and registers are of 32 bits
+        number = operation.thread_type
+    shuffle_type = operation.shuffle_type if number is accumulator else number
 
     @cuda.jit(device=True)
     def combine_lanes(value):
-        distance = step
+        value, distance = number(value), step
         while distance < lanes * step:
             other = cuda.shfl_down_sync(FULL, shuffle_type(value), distance)
-            value = accumulator(combine(value, accumulator(other)))
+            value = number(combine(value, number(other)))
             distance *= 2
-        return value
+        return accumulator(value)
 
     return combine_lanes
 

@@ -137,7 +137,9 @@ def test_long_rows_from_any_address(start):
 def test_more_columns_or_rows_than_one_launch_may_have(monkeypatch):
     monkeypatch.setattr(cost, "MAX_GRID_YZ", 3)
     monkeypatch.setattr(cost, "MAX_TILES", 2)
+    monkeypatch.setattr(cost, "MAX_DIVIDED", 200)
     check(filled((11, 200, 70), "f4"), 1, "sum")
+    check(filled((11, 3, 70), "f4"), 1, "sum")
     check(filled((5, 70_000), "f4"), 1, "sum")
 
 
@@ -145,6 +147,7 @@ def test_what_a_thread_adds_of_short_numbers_fits_32_bits():
     for limit, vector in ((2**8 - 1, 16), (2**16 - 1, 8)):
         assert (cost.MAX_TILES + 1) * cost.ROW_LOADS * vector * limit < 2**31
         assert (cost.MAX_TILES + 1) * cost.COLUMN_LOADS * limit < 2**31
+        assert cost.WARP * max(cost.SHORT_LOADS.values()) * vector * limit < 2**31
 
 
 def test_integers_wrap_as_in_numpy():
