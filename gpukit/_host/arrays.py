@@ -128,14 +128,14 @@ def configure_quietly(kernel, grid, block, stream=0, shared_bytes: int = 0) -> A
         return kernel[grid, block, stream, shared_bytes]
 
 
-def check_numbers(name: str, array, dimensions: int, more: bool = False, bfloat16: bool = False) -> np.dtype:
+def check_numbers(name: str, array, dimensions: int, more: bool = False, words: bool = False) -> np.dtype:
     """Raise TypeError or ValueError as `check_array`, and for elements that are no plain numbers; returns the dtype.
 
-    ``bfloat16`` tells whether numbers of this type are allowed, too.
+    ``words`` tells whether bfloat16 and bools, which `as_words` views as integers, are allowed, too.
     """
     check_array(name, array, dimensions, more=more)
     dtype = dtype_of(array)
-    if bfloat16 and is_bfloat16(dtype):
+    if words and (is_bfloat16(dtype) or dtype == np.bool_):
         return dtype
     if dtype.kind not in "iuf" or dtype.itemsize > 8 or not dtype.isnative:
         raise TypeError(

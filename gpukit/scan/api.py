@@ -81,12 +81,18 @@ def scan(
     return call(_scan, (x,), out, stream, (axis, op, exclusive))
 
 
+def checked_operand(x, op, dimensions: int, more: bool = False) -> tuple:
+    """Check array and operator, as `check_array` does; returns the array, with bytes for bools, and the operation."""
+    check_array("x", x, dimensions, more=more)
+    x = as_words(x) if dtype_of(x) == np.bool_ and op in ("sum", "prod") else x
+    operation, _ = operators.checked_operations(op, check_numbers("x", x, dimensions, more=more), OPERATORS)
+    return x, operation
+
+
 def _scan(problem: Problem):
     """The launches of ``scan``."""
     (x,), (axis, op, exclusive) = problem.inputs, problem.settings
-    check_array("x", x, 0, more=True)
-    x = as_words(x) if dtype_of(x) == np.bool_ and op in ("sum", "prod") else x
-    operation, _ = operators.checked_operations(op, check_numbers("x", x, 0, more=True), OPERATORS)
+    x, operation = checked_operand(x, op, 0, more=True)
     exclusive, axis = check_flag("exclusive", exclusive), check_axis(axis, len(x.shape))
     size = math.prod(x.shape)
     shape = (size,) if axis is None else tuple(x.shape)

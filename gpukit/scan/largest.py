@@ -330,7 +330,7 @@ def topk(x: Any, k: int, axis: int = -1, largest: bool = True, sorted: bool = Tr
     Parameters
     ----------
     x : ndarray or device array of one dimension or more
-        Integers or floats, also bfloat16, fewer than 2**30 along the axis.
+        Integers or floats, also bfloat16 and bools, fewer than 2**30 along the axis.
     k : int
         From 0 to the length of the axis.
     axis : int
@@ -362,7 +362,7 @@ def topk(x: Any, k: int, axis: int = -1, largest: bool = True, sorted: bool = Tr
 
 def _check(x, k, axis):
     """Check these arguments; return shape and dtype of the values."""
-    dtype, axis = check_numbers("x", x, 1, more=True, bfloat16=True), check_axis(axis, len(x.shape))
+    dtype, axis = check_numbers("x", x, 1, more=True, words=True), check_axis(axis, len(x.shape))
     if axis is None:
         raise TypeError("axis is None; it must be an int")
     check_length("x", x.shape[axis])

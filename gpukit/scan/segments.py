@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from gpukit import operators
 from gpukit._host.arrays import (
     address_of,
     check_alike,
     check_apart,
     check_array,
-    check_numbers,
     configure_quietly,
     dtype_of,
 )
@@ -27,7 +25,7 @@ from gpukit.intrinsics import load_acquire
 from gpukit.intrinsics.vectors import make_load, make_store
 from gpukit.reduce.fast import make_add_row
 from gpukit.reduce.primitives import is_last, make_combine_lanes, make_combine_warps
-from gpukit.scan.api import OPERATORS
+from gpukit.scan.api import checked_operand
 from gpukit.scan.fast import FIRST, GROUP, count_words, draw, make_publish, make_receive, words_of
 from gpukit.scan.primitives import FULL, make_fold_lanes
 from warpstep.integers import ceil_div
@@ -435,7 +433,7 @@ def segmented_reduce(x: Any, offsets: Any, op: Any = "sum", *, out: Any = None, 
     Parameters
     ----------
     x : ndarray or device array of one dimension
-        Integers or floats.
+        Integers or floats, also bools for sums and products.
     offsets : array of integers, of the same kind, shape (segments + 1,)
         From 0 to the length of ``x``, never decreasing. On the device this is not checked.
     op : str or tuple of (function, number)
@@ -495,7 +493,6 @@ def segmented_scan(
 
 
 def _check_offsets(x, offsets):
-    check_numbers("x", x, 1)
     check_array("offsets", offsets, 1)
     dtype = dtype_of(offsets)
     if dtype.kind not in "iu" or not dtype.isnative:
@@ -514,8 +511,8 @@ def _check_offsets(x, offsets):
 def _segmented(problem: Problem):
     """The launches of ``segmented_reduce`` and ``segmented_scan``."""
     (x, offsets), (op, part, exclusive) = problem.inputs, problem.settings
+    x, operation = checked_operand(x, op, 1)
     _check_offsets(x, offsets)
-    operation, _ = operators.checked_operations(op, dtype_of(x), OPERATORS)
     n, segments, exclusive = x.shape[0], offsets.shape[0] - 1, check_flag("exclusive", exclusive)
     shape = (segments if part == "reduce" else n,)
     if problem.out is not None:

@@ -64,11 +64,11 @@ def make_ordered(kind: str, itemsize: int, falling: bool = False):
     number, signed = (getattr(types, f"{sign}int{8 * itemsize}") for sign in ("u", ""))
     sign, ones, places = 1 << 8 * itemsize - 1, (1 << 8 * itemsize) - 1, 8 * itemsize - 1
     infinity = {2: 0x7F80 if kind == "V" else 0x7C00, 4: 0x7F800000, 8: 0x7FF0000000000000}.get(itemsize, 0)
-    turned = ones if falling else 0
+    turned, unsigned = ones if falling else 0, kind in "ub"  # a bool is a byte, 0 or 1
 
     @cuda.jit(device=True)
     def ordered(bits):
-        if kind == "u":
+        if unsigned:
             return number(bits ^ number(turned))
         if kind == "i":
             return number(bits ^ number(sign ^ turned))
@@ -447,7 +447,7 @@ def sort(x: Any, values: Any = None, axis: int | None = -1, *, out: Any = None, 
     Parameters
     ----------
     x : ndarray or device array of one dimension or more
-        Integers or floats, also bfloat16, fewer than 2**30 along the axis.
+        Integers or floats, also bfloat16 and bools, fewer than 2**30 along the axis.
     values : array of the same kind and shape, optional
         Numbers that belong to the elements. They are sorted instead, by the order of ``x``: those of equal elements
         keep their order.
@@ -509,13 +509,13 @@ def _sort(problem: Problem):
     """The launches of ``sort`` and ``argsort``."""
     (x, *values), (axis, index) = problem.inputs, problem.settings
     values = values[0] if values else None
-    dtype = check_numbers("x", x, 1, more=True, bfloat16=True)
+    dtype = check_numbers("x", x, 1, more=True, words=True)
     axis = check_axis(axis, len(x.shape))
     outer, n, inner = as_rows(x.shape, axis)
     shape, result = (n,) if axis is None else tuple(x.shape), np.dtype(np.int64) if index else dtype
     check_length("x", n)
     if values is not None:
-        result = check_numbers("values", values, 1, more=True, bfloat16=True)
+        result = check_numbers("values", values, 1, more=True, words=True)
         check_alike("values", values, "x", x, tuple(x.shape), result)
     if problem.out is not None:
         check_array("out", problem.out, len(shape))

@@ -477,6 +477,21 @@ def test_every_histogram_kernel_counts():
     assert scan.histogram(device, 2, out=out)[0] is out and list(out.copy_to_host()) == [1, 2]
 
 
+def test_bools_are_sorted_and_counted():
+    x = np.random.default_rng(5).random((3, 700)) < 0.4
+    device = cuda.to_device(x)
+    for array in (x, device):
+        ordered, order, top = scan.sort(array), scan.argsort(array), scan.topk(array, 9, largest=False)
+        assert ordered.dtype == top.values.dtype == bool
+        assert np.array_equal(ordered, np.sort(x)) and np.array_equal(order, np.argsort(x, kind="stable"))
+        assert np.array_equal(top.indices, np.argsort(x, kind="stable")[:, :9]) and not np.asarray(top.values).any()
+    assert np.array_equal(scan.sort(-x[0].astype(np.int8), x[0]), np.sort(x[0])[::-1])
+    counts = scan.segmented_reduce(x[0], np.array([0, 300, 300, 700]))
+    assert list(counts) == [x[0, :300].sum(), 0, x[0, 300:].sum()]
+    with pytest.raises(TypeError, match="x has dtype bool"):
+        scan.segmented_reduce(x[0], np.array([0, 700]), "max")
+
+
 def test_selected_elements_keep_their_order():
     random = np.random.default_rng(3)
     for size in (0, 31, 10_000):
