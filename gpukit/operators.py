@@ -1,6 +1,7 @@
 """What reductions and scans do to elements: how two are combined, from what, and in which type."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -127,6 +128,8 @@ def checked_operations(op: Any, dtype: np.dtype, known: tuple[str, ...]) -> tupl
             raise ValueError(f"op is {describe(op)}; it must be one of {names}, or a function and its identity")
     elif not (isinstance(op, tuple) and len(op) == 2 and callable(op[0])):
         raise TypeError(f"op is {describe(op)}; it must be a name, or a tuple of a function and its identity")
+    elif not _takes_two(op[0]):
+        raise TypeError(f"op[0] is {describe(op[0])}; it must take two numbers")
     elif not isinstance(op[1], bool | np.bool_):
         check_number("op[1]", op[1])
     try:
@@ -136,6 +139,17 @@ def checked_operations(op: Any, dtype: np.dtype, known: tuple[str, ...]) -> tupl
         raise kind(
             f"op is {describe(op)}; it must be a name, or a device function and its identity: {error}"
         ) from error
+
+
+def _takes_two(function):
+    """Whether a function takes two positional arguments, as far as Python knows: not for all built-in functions."""
+    try:
+        inspect.signature(getattr(function, "py_func", function)).bind(0, 0)
+    except TypeError:
+        return False
+    except ValueError:  # no signature
+        pass
+    return True
 
 
 @functools.cache

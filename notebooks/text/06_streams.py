@@ -501,7 +501,7 @@ for name in ("copy_to_device", "prepared copy"):
 #
 # ## From the source
 #
-# The course notes time four tasks of 1,048,576 floats with a kernel that only sleeps, on a grid of (64, 64) blocks of (16, 16) threads, in one stream and in four. All tasks share one buffer. That is the race from above, and it went unseen, because nobody looks at the data of a kernel that sleeps. They do not say how long it slept, so several lengths were tried on the H200:
+# The course notes time four tasks of 1,048,576 floats with a kernel that only sleeps, on a grid of (64, 64) blocks of (16, 16) threads, in one stream and in four. All tasks share one buffer. That is the race from above, and it went unseen, because nobody looks at the data of a kernel that sleeps. The notes do not say how long it slept, so several lengths were tried on the H200:
 
 # %%
 notes = results.documents("A13")

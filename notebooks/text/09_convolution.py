@@ -462,7 +462,7 @@ with plot.figure("14 x 27: where the result is wrong", size=(6, 2.8)) as ax:
 #
 # - MXNet's im2col is `im2col_naive`, its col2im a gather with the four requests above; its convolution is the three steps per sample, with one workspace.
 # - "The same factor", for the sparse matrix, is right for one out channel only.
-# - The article's serial code forgets the in channel. It has one sample, no padding and no stride; ours have all of them.
+# - The article's serial code forgets the in channel. It takes one sample, without padding or stride; ours takes batches, padding and strides.
 # - Its block is one warp of 4 x 8 threads, with plan 1 at first: 1, 3 or 9 pixels per thread for 3 x 3. Plan 2 has 1 or 2 pixels per thread, 60 / 32 = 1.875 on average.
 # - Its edge blocks grow, with bugs that it leaves open.
 #

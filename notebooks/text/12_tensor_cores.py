@@ -343,7 +343,7 @@ show.Table(COLUMNS, [cost_of(variant) for variant in ("ldmatrix", "stages", "swi
 #
 # - **TMA**, the tensor memory accelerator, copies a box of a matrix to shared memory. One thread starts it. The hardware takes care of addresses, edges and the swizzle, which a **tensor map** describes. The host makes that map.
 # - An **mbarrier** is a barrier in shared memory that counts threads *and bytes*. The thread that starts a copy announces its bytes, and everybody else waits for the phase to end: then the bytes have arrived.
-# - **wgmma** multiplies tiles that lie in shared memory, for four warps together: 64 rows and up to 256 columns. No fragments of a and b are loaded; the last argument says that b lies there row by row, as in memory. The sums lie in registers, as those of `mma`. It is asynchronous too: the sums may be used only after `wgmma_wait`.
+# - **wgmma** multiplies tiles that lie in shared memory, for four warps together: 64 rows and up to 256 columns. No fragments of a and b are loaded; the last argument says that b lies there row by row, as in memory. The sums lie in registers, as with `mma`. It is asynchronous too: the sums may be used only after `wgmma_wait`.
 #
 # This section is for reading. Follow one step through the loop: who waits for what?
 
@@ -382,7 +382,7 @@ show.source(ladder.specialised)
 #
 # <details><summary>Answer</summary>
 #
-# For a `free` stage: until both groups have arrived, which they do after their products with it are complete. In the first round there is nothing to wait for, hence the parity that counts as ended.
+# For a `free` stage: until both groups have arrived, which they do after their products with it are complete. In the first round there is nothing to wait for, so it waits for the parity of the phase before the first one, which counts as complete.
 #
 # </details>
 #

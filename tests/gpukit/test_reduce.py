@@ -519,6 +519,7 @@ WRONG = [
     (lambda: reduce.reduce(A, (0, -2)), ValueError, "must not name an axis twice"),
     (lambda: reduce.reduce(A, 1.0), TypeError, "axis is 1.0; it must be an int"),
     (lambda: reduce.reduce(A, op="median"), ValueError, "op is 'median'; it must be one of 'sum'"),
+    (lambda: reduce.reduce(A, op=(abs, 0)), TypeError, r"op\[0\] is .*; it must take two numbers"),
     (lambda: reduce.reduce(A, op=norm), TypeError, "it must be a name, or a tuple of a function and its identity"),
     (lambda: reduce.reduce(A, 0, out=np.ones(4, np.float32)), ValueError, r"out has shape \(4,\); it must be \(3,\)"),
     (lambda: reduce.reduce(A, 0, out=np.ones(3)), TypeError, "out has dtype float64; it must be float32"),
