@@ -7,7 +7,6 @@ What needs the driver is imported when it is called: without a GPU none is loade
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 import ctypes
 import functools
-import gc
 import json
 import sys
 import time
@@ -94,15 +93,13 @@ def compiled_kernel(launch, args: tuple) -> Any:
     """Find the compiled kernel that a configured one launches for these arguments, or compile it."""
     from numba.cuda.dispatcher import _LAUNCH_CONFIG_KW, _dispatcher
 
-    kernel, collects = launch.dispatcher, gc.isenabled()
+    from warpstep._numba import quick_passes
+
+    kernel = launch.dispatcher
     if kernel.specialized:
         return next(iter(kernel.overloads.values()))
-    gc.disable()  # it takes a quarter of the time of Numba's compiler, which makes many objects
-    try:
+    with quick_passes(), _compilers.paused_collector():
         return _dispatcher.Dispatcher._cuda_call(kernel, *args, **{_LAUNCH_CONFIG_KW: launch})
-    finally:
-        if collects:
-            gc.enable()
 
 
 def cache_compiled(kernel, load: Callable, save: Callable):

@@ -29,6 +29,7 @@ from numba.cuda import fp16, libdevice, types
 # Errors: numba-cuda has its own copy of Numba's hierarchy, and raises from both.
 from numba.core import ir as _core_ir
 from numba.core.errors import NumbaError as _CoreNumbaError
+from numba.core.types.functions import BaseFunction
 from numba.cuda import api as host_api
 
 # The host side
@@ -197,28 +198,43 @@ def vector_parts(type_) -> tuple:
 
 @contextlib.contextmanager
 def quick_passes():
-    """Let the passes of the front end leave out what they compute for generators only, as in numba-cuda-mlir.
+    """Let the compiler leave out what it computes for generators only, as in numba-cuda-mlir, and type operators once.
 
-    After each pass they look for the variables that live at the start of each block.
+    After each pass it looks for the variables that live at the start of each block. For each operation it asks about 20
+    functions in turn whether they take its operands.
     """
-    whole = postproc.PostProcessor.run
-
-    def run(self, emit_dels=False, extend_lifetimes=False):
-        function = self.func_ir
-        if function.is_generator:
-            whole(self, emit_dels, extend_lifetimes)
-            return
-        function.blocks = transforms.canonicalize_cfg(function.blocks)
-        function.variable_lifetime = postproc.VariableLifetime(function.blocks)
-        function.generator_info = None
-        if emit_dels:
-            self._insert_var_dels(extend_lifetimes=extend_lifetimes)
-
-    postproc.PostProcessor.run = run
+    postproc.PostProcessor.run, BaseFunction.get_call_type = _run_without_generators, _type_call_once
     try:
         yield
     finally:
-        postproc.PostProcessor.run = whole
+        postproc.PostProcessor.run, BaseFunction.get_call_type = _run, _type_call
+
+
+_run, _type_call = postproc.PostProcessor.run, BaseFunction.get_call_type
+#: Signatures of operators and other functions that are no overloads: those are compiled, which depends on more.
+_signatures: dict = {}
+
+
+def _run_without_generators(self, emit_dels=False, extend_lifetimes=False):
+    function = self.func_ir
+    if function.is_generator:
+        _run(self, emit_dels, extend_lifetimes)
+        return
+    function.blocks = transforms.canonicalize_cfg(function.blocks)
+    function.variable_lifetime = postproc.VariableLifetime(function.blocks)
+    function.generator_info = None
+    if emit_dels:
+        self._insert_var_dels(extend_lifetimes=extend_lifetimes)
+
+
+def _type_call_once(self, context, args, kws):
+    key = self, context, tuple(args), tuple(kws.items())
+    found = _signatures.get(key)
+    if found is None:
+        found = _type_call(self, context, args, kws)
+        if self.get_impl_key(found) is self.typing_key:
+            _signatures[key] = found
+    return found
 
 
 @contextlib.contextmanager
