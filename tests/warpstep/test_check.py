@@ -223,6 +223,13 @@ def test_an_index_without_one_is_reported_where_blocks_are_rounded_up():
         ("flag = 0\nif cuda.threadIdx.x == 0:\n    flag = 1\nif flag:\n    cuda.syncthreads()", ["GK202"]),
         ("s = cuda.shared.array(32, float32)\nt = cuda.threadIdx.x\ns[t] = 1\nout[t] = s[cuda.threadIdx.x]", []),
         ("s = cuda.shared.array(32, float32)\nt = cuda.threadIdx.x\ns[t] = 1\nout[t] = s[t + 1]", ["GK204"]),
+        ("s = cuda.shared.array(32, float32)\nt = cuda.threadIdx.x\ns[t] = 1\nout[t] = s[31 - t]", ["GK204"]),
+        ("s = cuda.shared.array(32, float32)\nt = cuda.threadIdx.x\ns[t] = 1\nif t == 0:\n    out[t] = s[0 - t]", []),
+        (
+            "s = cuda.shared.array((8, 4), float32)\nx, y = cuda.threadIdx.x, cuda.threadIdx.y\ns[y, x] = 1\n"
+            "out[x] = s[y, cuda.blockDim.x - 1 - x]",
+            ["GK204"],
+        ),
         ("s = cuda.shared.array(1, float32)\nif cuda.threadIdx.x == 0:\n    s[0] = 1\nout[0] = s[0]", ["GK204"]),
         ("s = cuda.shared.array(8 * 4, float32)\nn = 32\nt = cuda.local.array(n, float32)", []),
         ("n = x.shape[0]\ns = cuda.shared.array(n, float32)", ["GK301"]),

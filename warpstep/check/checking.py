@@ -73,7 +73,7 @@ def _arguments(source: Source, kernel: Kernel, walk: Walk):
                 yield (
                     "GK103",
                     argument,
-                    f"{text} arrives as a float64 and makes {name}'s products float64: np.float32({text})",
+                    f"{text} arrives as a float64, and arithmetic with {name} is float64 too: np.float32({text})",
                 )
 
 

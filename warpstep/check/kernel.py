@@ -797,9 +797,21 @@ def _is_another(written, their, theirs_few, forms, index, few):
         if not loaded.varies:
             if few and not mine[1]:  # one thread, perhaps its own element
                 return False
+        elif not few and _is_mirrored(theirs[1], mine[1]):
+            continue
         elif theirs[1] != mine[1] or not any(abs(f) == 1 and n.startswith("cuda.threadIdx") for n, f in theirs[1]):
             return False
     return differs
+
+
+def _is_mirrored(written, loaded):
+    """Return True for indices that run in opposite directions: only a thread in the middle has its own element."""
+    written, loaded = dict(written), dict(loaded)
+    apart = {name for name in written.keys() | loaded.keys() if written.get(name) != loaded.get(name)}
+    turned = {name for name in apart if name.startswith("cuda.threadIdx")}
+    alike = all(name.startswith(("cuda.blockDim", "cuda.gridDim")) for name in apart - turned)
+    opposite = all(abs(written.get(name, 0)) == 1 and loaded.get(name) == -written[name] for name in turned)
+    return len(turned) == 1 and alike and opposite
 
 
 def _subscripted(function):
