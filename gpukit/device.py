@@ -12,7 +12,7 @@ from gpukit.backend import cuda, on_gpu
 from warpstep.checks import format_dim3
 from warpstep.limits import MAX_GRID_YZ, WARP
 from warpstep.report.table import Table
-from warpstep.values import describe
+from warpstep.values import describe, type_name
 
 __all__ = ["RTX_3090", "Comparison", "DeviceInfo", "compare", "info"]
 
@@ -210,7 +210,7 @@ def compare(*infos: DeviceInfo) -> Comparison:
         raise TypeError("compare needs at least one DeviceInfo, for example compare(info(), RTX_3090)")
     for position, item in enumerate(infos):
         if not isinstance(item, DeviceInfo):
-            raise TypeError(f"argument {position} of compare is a {type(item).__name__}; it must be a DeviceInfo")
+            raise TypeError(f"argument {position} of compare is {type_name(item)}; it must be a DeviceInfo")
     return Comparison(infos)
 
 

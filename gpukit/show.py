@@ -13,7 +13,7 @@ import numpy as np
 
 from warpstep.report.code import highlighted
 from warpstep.report.table import Table
-from warpstep.values import check_int, check_items, check_text, describe, has_attributes
+from warpstep.values import check_int, check_items, check_text, describe, has_attributes, type_name
 
 __all__ = ["Source", "Table", "source", "table"]
 
@@ -122,7 +122,7 @@ def table(records: np.ndarray, columns: Sequence[str] | None = None, rows: int =
               1      3
     """
     if not isinstance(records, np.ndarray) or records.dtype.names is None:
-        raise TypeError(f"records is a {type(records).__name__}; it must be a structured NumPy array")
+        raise TypeError(f"records is {type_name(records)}; it must be a structured NumPy array")
     if records.ndim != 1:
         raise ValueError(f"records has shape {records.shape}; it must have one dimension")
     columns = list(records.dtype.names) if columns is None else check_items("columns", columns, "names of fields")

@@ -12,7 +12,7 @@ from warpstep.api.arrays import DeviceArray, as_device_array, borrow_host, from_
 from warpstep.compiler.values import dtype_of
 from warpstep.limits import POISON
 from warpstep.machine.memory import RecordRef, View, global_view
-from warpstep.values import describe
+from warpstep.values import describe, type_name
 
 __all__ = ["Remote", "Transfers", "follow_writes", "type_of"]
 
@@ -37,7 +37,7 @@ def type_of(value, name: str):
                 "numbers in native order, of dates and of records"
             )
         raise TypeError(
-            f"argument {name} is a {type(value).__name__}; a kernel takes numbers, NumPy or device arrays, records "
+            f"argument {name} is {type_name(value)}; a kernel takes numbers, NumPy or device arrays, records "
             "and tuples of these"
         )
     return type_
@@ -163,8 +163,7 @@ class Transfers:
             return _view(on_device, name)
         if not isinstance(value, np.ndarray):
             raise TypeError(
-                f"argument {name} is a {type(value).__name__}: the emulator takes NumPy arrays and its own device "
-                "arrays"
+                f"argument {name} is {type_name(value)}: the emulator takes NumPy arrays and its own device arrays"
             )
         if name in self.borrowed:
             array = borrow_host(value, name)

@@ -23,6 +23,7 @@ __all__ = [
     "describe",
     "has_attributes",
     "is_int",
+    "type_name",
 ]
 
 #: Characters of a value that a message shows.
@@ -30,10 +31,16 @@ MAX_SHOWN = 80
 MAX_INT = 2**63 - 1
 
 
+def type_name(value: Any) -> str:
+    """Name the type of a value, with its article: ``a list``, ``an int``, ``an ndarray``."""
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeio' or name == 'ndarray' else 'a'} {name}"
+
+
 def describe(value: Any) -> str:
     """Write any value for a message: in one line, cut after 80 characters, also where its own ``repr`` fails."""
     if isinstance(value, np.ndarray):
-        return f"a {type(value).__name__} of {value.dtype} with shape {value.shape}"
+        return f"{type_name(value)} of {value.dtype} with shape {value.shape}"
     try:
         text = " ".join(repr(value).splitlines())
     except Exception:  # of a class with a defect, and of ints with more digits than Python writes
@@ -41,7 +48,7 @@ def describe(value: Any) -> str:
             return f"an int of {value.bit_length():,} bits"
         if type(value) is tuple and len(value) <= 4 and not any(isinstance(item, tuple | list) for item in value):
             return f"({', '.join(map(describe, value))})"
-        return f"a {type(value).__name__}"
+        return type_name(value)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 

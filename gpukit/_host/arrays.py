@@ -9,7 +9,7 @@ import numpy as np
 
 from gpukit._numba import NumbaPerformanceWarning, cuda_api_error, device_array_base, device_array_class, numba_driver
 from gpukit.backend import cuda, on_gpu
-from warpstep.values import describe, is_int
+from warpstep.values import describe, is_int, type_name
 
 #: NumPy arrays up to this size are not compared with the memory that the device has left.
 UNCHECKED_BYTES = 2**28
@@ -213,11 +213,11 @@ def check_kind(name, array):
     except Exception as error:
         raise TypeError(f"{name} cannot be used as a device array: {error}") from error
     if claims:
-        raise TypeError(f"{name} is a {type(array).__name__}; it has __cuda_ndarray__, but is no array of numba.cuda")
+        raise TypeError(f"{name} is {type_name(array)}; it has __cuda_ndarray__, but is no array of numba.cuda")
     if isinstance(array, np.ndarray) and interface is None:
         return
     if interface is None:
-        raise TypeError(f"{name} is a {type(array).__name__}; it must be a NumPy array or a device array")
+        raise TypeError(f"{name} is {type_name(array)}; it must be a NumPy array or a device array")
     _check_interface(name, array, interface)
 
 
@@ -235,7 +235,7 @@ def _check_interface(name, array, interface):
     """Raise TypeError or ValueError unless an array of another library describes itself as the interface demands."""
     what = f"{name}.__cuda_array_interface__"
     if not isinstance(interface, dict):
-        raise TypeError(f"{what} is a {type(interface).__name__}; it must be a dict")
+        raise TypeError(f"{what} is {type_name(interface)}; it must be a dict")
     for key, kind in {"shape": tuple | list, "typestr": str, "data": tuple | list, "version": Integral}.items():
         if not isinstance(interface.get(key), kind):
             kinds = {"typestr": "a str", "version": "an int"}

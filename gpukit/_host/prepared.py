@@ -13,7 +13,7 @@ from gpukit._host.arrays import address_of, as_device_array, check_kind, handle_
 from gpukit._host.keys import READERS, locate_none, make_locate
 from gpukit._numba import argument_type, compiled_kernel, cuda_api_error, driver_function, dtype_of_type, function_of
 from gpukit.backend import cuda, on_gpu, types
-from warpstep.values import describe, has_attributes
+from warpstep.values import describe, has_attributes, type_name
 
 __all__ = ["Prepared", "prepare"]
 
@@ -384,7 +384,7 @@ class _NumberSlot:
 
     def write(self, value: Any):
         if not isinstance(value, self.kinds):
-            raise TypeError(f"{self.name} is a {type(value).__name__}; it was prepared for {self.type}")
+            raise TypeError(f"{self.name} is {type_name(value)}; it was prepared for {self.type}")
         if self.count == 2:
             self.values[0], self.values[1] = value.real, value.imag
         elif self.limits is None or self.limits[0] <= value <= self.limits[1]:
@@ -419,7 +419,7 @@ class _ArraySlot:
 
     def _describe(self, value):
         if not cuda.is_cuda_array(value):
-            raise TypeError(f"{self.name} is a {type(value).__name__}; it must be a device array")
+            raise TypeError(f"{self.name} is {type_name(value)}; it must be a device array")
         array = as_device_array(value)
         given = argument_type(array)
         fits = given.dtype == self.type.dtype and given.ndim == self.type.ndim

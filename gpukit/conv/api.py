@@ -30,7 +30,7 @@ from gpukit.conv.fourier import fourier_launches
 from gpukit.conv.gemm import first_launch, implicit_launches, lies_last, reads_last, takes_first
 from gpukit.conv.windows import DTYPES, Geometry, check_out, check_shape, check_size, make_geometry, pair
 from warpstep.limits import MAX_GRID_YZ
-from warpstep.values import check_choice, check_int
+from warpstep.values import check_choice, check_int, type_name
 
 __all__ = [
     "ALGORITHMS",
@@ -683,7 +683,7 @@ def _check_workspace(workspace, x, geometry, others):
     check_array("workspace", workspace, 1, (dtype_of(x),))
     check_writable("workspace", workspace)
     if not cuda.is_cuda_array(workspace):
-        raise TypeError(f"workspace is a {type(workspace).__name__}; it must be a device array")
+        raise TypeError(f"workspace is {type_name(workspace)}; it must be a device array")
     size = _columns_size(x, geometry)
     if workspace.shape[0] < size or not cuda.as_cuda_array(workspace).is_c_contiguous():
         raise ValueError(f"workspace has shape {tuple(workspace.shape)}; it must be contiguous, of {size} or more")

@@ -18,7 +18,7 @@ from gpukit.streams.pipeline import prepare_copy, split_rows
 from gpukit.streams.schedule import Schedule
 from gpukit.streams.timeline import PEER_COPY
 from warpstep.integers import ceil_div
-from warpstep.values import check_choice, check_int
+from warpstep.values import check_choice, check_int, type_name
 
 __all__ = ["WAYS", "Product", "copy_plate", "product"]
 
@@ -192,7 +192,7 @@ class Product:
 def _checked(name, array):
     check_array(name, array, 2, (np.float32,))
     if not cuda.is_cuda_array(array):
-        raise TypeError(f"{name} is a {type(array).__name__}; it must be a device array")
+        raise TypeError(f"{name} is {type_name(array)}; it must be a device array")
     return as_device_array(array)
 
 
@@ -229,7 +229,7 @@ def product(
     """
     for name, x in (("a", a), ("b", b)):
         if not isinstance(x, np.ndarray):
-            raise TypeError(f"{name} is a {type(x).__name__}; it must be a NumPy array")
+            raise TypeError(f"{name} is {type_name(x)}; it must be a NumPy array")
         check_array(name, x, 2, (np.float32,))
     chosen = choose_devices(devices)
     _check_shapes(a.shape, b.shape, (a.shape[0], b.shape[1]))

@@ -21,7 +21,7 @@ from gpukit.streams.pipeline import prepare_copy, split_rows
 from gpukit.streams.schedule import Schedule
 from gpukit.streams.timeline import PEER_COPY
 from warpstep.integers import ceil_div
-from warpstep.values import check_choice, check_int, check_items, check_number
+from warpstep.values import check_choice, check_int, check_items, check_number, type_name
 
 __all__ = ["RINGS", "AllReduce", "add_from", "all_reduce", "bus_bandwidth", "copy_from"]
 
@@ -257,7 +257,7 @@ def _check_arrays(arrays, devices):
     for i, array in enumerate(arrays):
         check_array(f"arrays[{i}]", array, 1)
         if not cuda.is_cuda_array(array):
-            raise TypeError(f"arrays[{i}] is a {type(array).__name__}; it must be a device array")
+            raise TypeError(f"arrays[{i}] is {type_name(array)}; it must be a device array")
         if array.shape != arrays[0].shape or array.dtype != arrays[0].dtype:
             raise ValueError(
                 f"arrays[{i}] is {array.dtype} of shape {tuple(array.shape)}; "

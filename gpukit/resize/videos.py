@@ -17,7 +17,7 @@ from gpukit.backend import cuda
 from gpukit.resize.api import _request, blob
 from gpukit.resize.frames import check_image
 from gpukit.resize.placing import CHANNELS, Letterbox, check_size
-from warpstep.values import check_int
+from warpstep.values import check_int, type_name
 
 __all__ = ["MAX_DEPTH", "video"]
 
@@ -74,7 +74,7 @@ def video(
     try:
         frames = iter(frames)
     except TypeError:
-        raise TypeError(f"frames is a {type(frames).__name__}; it must be an iterable of NumPy arrays") from None
+        raise TypeError(f"frames is {type_name(frames)}; it must be an iterable of NumPy arrays") from None
     return _results(frames, (size, mean, factor, fill, center, swap_rb), dtype, depth)
 
 
@@ -84,7 +84,7 @@ def _results(frames, parameters, dtype, depth):
         for number, frame in enumerate(frames):
             check_image(f"frames[{number}]", frame, 3)
             if not isinstance(frame, np.ndarray):
-                raise TypeError(f"frames[{number}] is a {type(frame).__name__}; it must be a NumPy array")
+                raise TypeError(f"frames[{number}] is {type_name(frame)}; it must be a NumPy array")
             if first is None:
                 first = frame
                 free = [_Slot(frame, parameters, dtype) for _ in range(depth)]

@@ -22,7 +22,7 @@ from gpukit.streams.schedule import Schedule, on_device, require_gpu
 from gpukit.streams.timeline import Timeline
 from warpstep.checks import as_dim3
 from warpstep.integers import ceil_div
-from warpstep.values import check_choice, check_flag, check_int, check_items, describe, has_attributes
+from warpstep.values import check_choice, check_flag, check_int, check_items, describe, has_attributes, type_name
 
 __all__ = ["BUFFERS", "ORDERS", "Pipeline", "Run", "is_pinned", "prepare_copy", "run_pipeline", "split_rows"]
 
@@ -247,7 +247,7 @@ def prepare_copy(target: Any, source: Any, stream: Any) -> Callable:
 
 def _check(x, out, order, buffers):
     if not isinstance(x, np.ndarray):
-        raise TypeError(f"x is a {type(x).__name__}; it must be a NumPy array: a pipeline copies it to the device")
+        raise TypeError(f"x is {type_name(x)}; it must be a NumPy array: a pipeline copies it to the device")
     check_kind("x", x)
     if x.ndim == 0:
         raise ValueError("x has shape (); it must have one dimension or more")
@@ -255,7 +255,7 @@ def _check(x, out, order, buffers):
         raise TypeError(f"x has dtype {x.dtype}; it must hold no Python objects")
     if out is not None:
         if not isinstance(out, np.ndarray):
-            raise TypeError(f"out is a {type(out).__name__}; it must be a NumPy array")
+            raise TypeError(f"out is {type_name(out)}; it must be a NumPy array")
         check_kind("out", out)
         if out.ndim == 0 or len(out) != len(x):
             raise ValueError(f"out has shape {out.shape}; it must have {len(x)} rows, as x has")

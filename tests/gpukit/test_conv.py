@@ -596,7 +596,7 @@ def test_conv2d_in_a_workspace():
             TypeError,
             "workspace has dtype float64; it must be float32",
         ),
-        (poisoned(size), TypeError, "workspace is a ndarray; it must be a device array"),
+        (poisoned(size), TypeError, "workspace is an ndarray; it must be a device array"),
     ):
         with pytest.raises(error, match=message):
             conv.conv2d(x, weight, groups=2, workspace=wrong, **how)

@@ -139,7 +139,7 @@ def test_html_is_the_same_table_and_escaped():
 def test_compare_takes_infos_only():
     with pytest.raises(TypeError, match="at least one"):
         compare()
-    with pytest.raises(TypeError, match="argument 1 of compare is a int"):
+    with pytest.raises(TypeError, match="argument 1 of compare is an int"):
         compare(RTX_3090, 0)
 
 

@@ -32,7 +32,7 @@ from warpstep.api import order, sharing
 from warpstep.api.allocations import Allocation, DevicePointer, address_of, check_alive, host_memory
 from warpstep.api.streams import check_stream, key_of
 from warpstep.errors import KernelError
-from warpstep.values import check_items, describe
+from warpstep.values import check_items, describe, type_name
 
 #: Axes of an array, as in NumPy.
 MAX_DIMENSIONS = 64
@@ -236,7 +236,7 @@ class _OnDevice:
         if ary is None:
             return np.ndarray(self.shape, self.dtype, source.copy(), strides=self.strides if self.size else None)
         if not isinstance(ary, np.ndarray):
-            raise TypeError(f"ary is a {type(ary).__name__}; it must be a NumPy array")
+            raise TypeError(f"ary is {type_name(ary)}; it must be a NumPy array")
         check_array_compatibility(self.host, ary)
         if not ary.flags.writeable:
             raise ValueError("ary is read-only")
@@ -260,7 +260,7 @@ class _OnDevice:
         """
         source = as_device_array(ary)
         if source is None and not isinstance(ary, np.ndarray | np.generic):
-            raise TypeError(f"ary is a {type(ary).__name__}; it must be a NumPy array or a device array")
+            raise TypeError(f"ary is {type_name(ary)}; it must be a NumPy array or a device array")
         if ary.size == 0:
             return
         sentry_contiguous(self.host)
@@ -774,7 +774,7 @@ def auto_device(obj, stream=0, copy=True, user_explicit=False, name=None):
         return array, False
     if hasattr(obj, "__cuda_array_interface__"):
         raise TypeError(
-            f"a {type(obj).__name__} is in the memory of a real GPU, which the emulator cannot reach: "
+            f"{type_name(obj)} is in the memory of a real GPU, which the emulator cannot reach: "
             "copy it to the host first"
         )
     if not isinstance(obj, np.void):

@@ -17,7 +17,7 @@ from warpstep.api.context import get_current_device, gpus, require_context
 from warpstep.api.context import reset as close
 from warpstep.api.streams import Event, Stream, event_elapsed_time
 from warpstep.errors import UnsupportedError
-from warpstep.values import check_type, describe, has_attributes
+from warpstep.values import check_type, describe, has_attributes, type_name
 
 __all__ = [
     "as_cuda_array",
@@ -217,7 +217,7 @@ def as_cuda_array(obj, sync: bool = True) -> Any:
         return array
     if has_attributes(obj, "__cuda_array_interface__"):
         return from_cuda_array_interface(obj.__cuda_array_interface__, owner=obj, sync=sync)
-    raise TypeError(f"a {type(obj).__name__} is not a device array and doesn't implement the cuda array interface")
+    raise TypeError(f"{type_name(obj)} is not a device array and doesn't implement the cuda array interface")
 
 
 def from_cuda_array_interface(desc: dict, owner=None, sync: bool = True) -> DeviceArray:
@@ -246,7 +246,7 @@ def from_cuda_array_interface(desc: dict, owner=None, sync: bool = True) -> Devi
         return DeviceArray(shape, strides, dtype, gpu_data=memory)
     if 0 in shape:
         return DeviceArray(shape, strides, dtype)
-    what = "this memory" if owner is None else f"a {type(owner).__name__}"
+    what = "this memory" if owner is None else f"{type_name(owner)}"
     raise TypeError(f"{what} lies in a real GPU, which the emulator cannot reach: copy it to the host first")
 
 

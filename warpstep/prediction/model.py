@@ -14,7 +14,7 @@ from warpstep.report.facts import plural
 from warpstep.report.table import Table
 from warpstep.report.units import format_seconds
 from warpstep.tracing.records import TENSOR, Recording, check_trace
-from warpstep.values import check_int
+from warpstep.values import check_int, type_name
 
 __all__ = ["Prediction", "Use", "predict"]
 
@@ -296,7 +296,7 @@ def predict(
         check_int("instructions", instructions, 0)
     ceilings = recorded() if ceilings is None else ceilings
     if not isinstance(ceilings, Ceilings):
-        raise TypeError(f"ceilings is a {type(ceilings).__name__}; it must be Ceilings, as recorded() returns")
+        raise TypeError(f"ceilings is {type_name(ceilings)}; it must be Ceilings, as recorded() returns")
     blocks, warps = math.prod(grid), ceil_div(math.prod(trace.block), WARP)
     counts = _Counts(trace, blocks / math.prod(trace.grid))
     uses = _uses(counts, blocks, warps, instructions, ceilings)
