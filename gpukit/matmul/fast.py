@@ -373,12 +373,13 @@ def make_steps(tile, read, multiply, count, layout="NN"):
 
     @cuda.jit(device=True, forceinline=True)
     def step(tiles, at_a, at_b, sums, left, right, k):
-        read(tiles, at_a + uint64(k * uint32(row_a)), at_b + uint64(k * uint32(row_b)), left, right, k % uint32(2))
+        now, then = uint32(k % uint32(2)), uint32((k + uint32(1)) % uint32(2))
+        read(tiles, at_a + uint64(k * uint32(row_a)), at_b + uint64(k * uint32(row_b)), left, right, now)
         if holds_loads:
             # Loads are not moved across it. The compiler would move them down, to where their values are used, and
             # some would arrive too late: 2.7 % with the largest tile.
             cuda.syncwarp()
-        multiply(sums, left, right, (k + uint32(1)) % uint32(2))
+        multiply(sums, left, right, then)
 
     return step
 
