@@ -31,6 +31,8 @@ def type_of(value, name: str):
     except Exception:  # Numba's, and those of the value's own class
         type_ = None
     if type_ is None or not _is_taken(type_):
+        if isinstance(value, int):
+            raise ValueError(f"argument {name} is {describe(value)}; an integer of a kernel has 64 bits at most")
         if type(value) is np.ndarray:
             raise TypeError(
                 f"argument {name} has dtype {value.dtype}, which Numba does not support; a kernel takes arrays of "

@@ -160,6 +160,8 @@ def test_wrong_launches_are_refused_as_numba_does(configure, error):
 def test_an_array_that_numba_has_no_type_for_is_refused_by_its_dtype():
     with pytest.raises(TypeError, match="has dtype >f8, which Numba does not support"):
         touch[1, 1](np.zeros(1, ">f8"))
+    with pytest.raises(ValueError, match="argument out is 18446744073709551616; an integer of a kernel has 64 bits"):
+        touch[1, 1](2**64)
 
 
 def test_jit_knows_its_options_and_signatures():
