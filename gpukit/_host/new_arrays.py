@@ -12,11 +12,11 @@ import numpy as np
 
 from gpukit._host.arrays import address_of, allocate, library_of, name_of
 from gpukit._host.keys import array_key
-from gpukit._numba import cuda_api_error, free_when_short, make_array_in
+from gpukit._numba import cuda_api_error, device_pointer, free_when_short, make_array_in
 from gpukit.backend import cuda, on_gpu
 from warpstep.integers import ceil_div
 
-__all__ = ["Lender", "Loan", "free_lent_memory", "make_like", "new_like"]
+__all__ = ["Lender", "free_lent_memory", "make_like", "new_like"]
 
 #: Memory of Numba's results is lent in multiples of so many bytes.
 UNIT = 512
@@ -96,30 +96,17 @@ def _make_like_numba(shape, dtype, stream):
 
         return make_one
     like = allocate("the result", shape, dtype, stream)
-    (key, _), make = array_key(like), make_array_in(like)
-    lend = _lender_of(cuda.get_current_device().id).lend
+    lender = _lender_of(cuda.get_current_device().id)
+    (key, _), make, lend = array_key(like), make_array_in(like, lender.back.append), lender.lend
 
     def make_numba(pointers):
-        loan = lend(size)
-        address, _ = loan.block
-        array = make(loan, address)
+        block = lend(size)
+        array, address = make(block), block[1]
         array._gpukit_place = key, address  # what `array_key` would find
         pointers.append(address)
         return array
 
     return make_numba
-
-
-class Loan:
-    """Memory that goes back when this does; the arrays in it keep it alive."""
-
-    __slots__ = ("_give_back", "block")
-
-    def __init__(self, block: tuple, give_back: Callable):
-        self.block, self._give_back = block, give_back
-
-    def __del__(self):
-        self._give_back(self.block)
 
 
 class Lender:
@@ -132,7 +119,7 @@ class Lender:
     Attributes
     ----------
     ready : dict of list
-        By size, blocks that no work uses: (address, device array of the bytes).
+        By size, blocks that no work uses: (device pointer, address, device array of the bytes).
     back : deque
         Blocks that came back since the device was waited for. Finalisers append them, at any moment, in any thread.
     made : int
@@ -143,16 +130,16 @@ class Lender:
         self.device, self.ready, self.back, self.made = device, collections.defaultdict(list), collections.deque(), 0
         self._lock = threading.RLock()  # a finaliser may come here, too
 
-    def lend(self, size: int) -> Loan:
-        """Lend so many bytes."""
+    def lend(self, size: int) -> tuple[Any, int, Any]:
+        """Lend a block of so many bytes; it comes back when it is appended to ``back``."""
         try:
-            return Loan(self.ready[size].pop(), self.back.append)
+            return self.ready[size].pop()
         except IndexError:
             with self._lock, cuda.gpus[self.device]:
-                return Loan(self._find(size), self.back.append)
+                return self._find(size)
 
     def _find(self, size):
-        if len(self.back) >= MAX_BACK or sum(memory.size for _, memory in [*self.back]) >= MAX_BYTES:
+        if len(self.back) >= MAX_BACK or sum(memory.size for *_, memory in [*self.back]) >= MAX_BYTES:
             self._wait()
         if self.ready[size]:
             return self.ready[size].pop()
@@ -161,7 +148,8 @@ class Lender:
             self.made = 0
         self.made += size
         memory = allocate("the result", (size,), np.uint8, 0)
-        return address_of(memory), memory
+        address = address_of(memory)
+        return device_pointer(address), address, memory
 
     def free(self):
         """Let go of all that is not lent; Numba waits for the device."""
@@ -179,7 +167,7 @@ class Lender:
             return
         held = sum(size * len(blocks) for size, blocks in [*self.ready.items()])
         for block in came:
-            size = block[1].size
+            size = block[-1].size
             held += size
             if held <= MAX_MADE:
                 self.ready[size].append(block)

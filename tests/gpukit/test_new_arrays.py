@@ -11,7 +11,7 @@ from gpukit import _numba, indexing
 from gpukit._host import new_arrays
 from gpukit._host.keys import array_key
 from gpukit._host.new_arrays import Lender, make_like
-from gpukit._numba import cuda_api_error, device_array_class, make_array_in
+from gpukit._numba import cuda_api_error, device_array_class, device_pointer, make_array_in
 from gpukit.backend import cuda
 
 LIBRARIES = ["numba", *(pytest.param(name, marks=pytest.mark.gpu) for name in ("torch", "devices", "public", "cupy"))]
@@ -45,16 +45,42 @@ def test_new_outputs_are_those_of_their_library(library, monkeypatch):
             assert len(set(addresses)) == 3 or 0 in shape
 
 
-def test_an_array_in_memory_of_another():
-    """It has all that an array of its own memory has."""
-    kind, keeper = device_array_class(), object()
-    like = kind((3, 4), (16, 4), np.float32, gpu_data=SimpleNamespace(context="a context"))
-    array, other = (make_array_in(like)(keeper, address) for address in (4096, 8192))
-    assert type(array) is kind and vars(like).keys() == vars(array).keys()
+def numba_array():
+    """An array of Numba's class, although there may be no GPU."""
+    return device_array_class()((3, 4), (16, 4), np.float32, gpu_data=SimpleNamespace(context="a context"))
+
+
+def test_an_array_in_a_block_of_memory():
+    """It has all that an array of its own memory has; what is left of it keeps the block."""
+    like, back = numba_array(), []
+    make, blocks = make_array_in(like, back.append), [(device_pointer(address), "memory") for address in (4096, 8192)]
+    array, other = map(make, blocks)
+    assert type(array) is type(like) and vars(like).keys() == vars(array).keys()
     interface = {"shape": (3, 4), "strides": None, "data": (4096, False), "typestr": "<f4", "stream": None}
     assert array.__cuda_array_interface__ == interface | {"version": 3}
-    assert array.gpu_data.owner is keeper and array.gpu_data.size == 48 and array.gpu_data.context == "a context"
+    plain = type(array.gpu_data).__base__("a context", device_pointer(4096), 48)
+    assert all(str(getattr(array.gpu_data, name)) == str(value) for name, value in vars(plain).items())
     assert other.device_ctypes_pointer.value == 8192
+    row = other.gpu_data.view(16)
+    assert row.device_ctypes_pointer.value == 8208
+    del other
+    assert not back
+    del row
+    assert back == blocks[1:]
+    del array
+    assert back == blocks[::-1]
+
+
+@pytest.fixture
+def lend():
+    """Lend memory for arrays of Numba's class."""
+    like, makers = numba_array(), {}
+
+    def lend(lender, size):
+        make = makers.setdefault(lender, make_array_in(like, lender.back.append))
+        return make(lender.lend(size))
+
+    return lend
 
 
 @pytest.fixture
@@ -71,13 +97,13 @@ def host(monkeypatch):
     return host
 
 
-def test_memory_is_lent_again_only_after_a_wait(host, monkeypatch):
+def test_memory_is_lent_again_only_after_a_wait(host, lend, monkeypatch):
     monkeypatch.setattr(new_arrays, "MAX_BYTES", 20 * 512)
     monkeypatch.setattr(new_arrays, "MAX_MADE", 200 * 512)
     lender, rng, live, in_use, seen, again = Lender(0), random.Random(1), [], set(), set(), 0
 
     def let_go():
-        in_use.add(live.pop(rng.randrange(len(live))).block[0])
+        in_use.add(live.pop(rng.randrange(len(live))).gpu_data.block[1])
 
     def during():
         in_use.clear()
@@ -90,47 +116,47 @@ def test_memory_is_lent_again_only_after_a_wait(host, monkeypatch):
             let_go()
             continue
         size = 512 * rng.randint(1, 3)
-        loan = lender.lend(size)
-        address, memory = loan.block
-        assert memory.size == size and address not in in_use | {other.block[0] for other in live}
+        array = lend(lender, size)
+        _, address, memory = array.gpu_data.block
+        assert memory.size == size and address not in in_use | {other.gpu_data.block[1] for other in live}
         again += address in seen
         seen.add(address)
-        live.append(loan)
+        live.append(array)
     assert host.waits > 20 and again > 200
 
 
-def test_many_arrays_cost_one_wait(host):
+def test_many_arrays_cost_one_wait(host, lend):
     lender = Lender(0)
     for _ in range(20 * new_arrays.MAX_BACK):
-        lender.lend(512)
+        lend(lender, 512)
     assert host.waits == 19 and len(lender.back) + len(lender.ready[512]) == new_arrays.MAX_BACK
     large = 2 * new_arrays.MAX_BYTES // 3
-    addresses = {lender.lend(size).block[0] for size in (1024, large, large)}
+    addresses = {lend(lender, size).gpu_data.block[1] for size in (1024, large, large)}
     assert host.waits == 20  # for the small ones
-    assert lender.lend(large).block[0] in addresses and host.waits == 21
+    assert lend(lender, large).gpu_data.block[1] in addresses and host.waits == 21
 
 
-def test_memory_kept_for_new_arrays_is_bounded(host, monkeypatch):
+def test_memory_kept_for_new_arrays_is_bounded(host, lend, monkeypatch):
     monkeypatch.setattr(new_arrays, "MAX_MADE", 40 * 512)
     lender = Lender(0)
-    live = [lender.lend(512) for _ in range(200)]
+    live = [lend(lender, 512) for _ in range(200)]
     del live
-    lender.lend(512)
+    lend(lender, 512)
     assert host.waits == 1 and len(lender.back) == 1 and len(lender.ready[512]) == 39
 
 
-def test_memory_that_cannot_be_waited_for_stays_back(host):
+def test_memory_that_cannot_be_waited_for_stays_back(host, lend):
     """Launches are being captured: the device cannot be waited for, and new memory is allocated."""
 
     def refuse():
         raise cuda_api_error()(900, "the stream is capturing")
 
     host.during, lender = refuse, Lender(0)
-    addresses = {lender.lend(512).block[0] for _ in range(3 * new_arrays.MAX_BACK)}
+    addresses = {lend(lender, 512).gpu_data.block[1] for _ in range(3 * new_arrays.MAX_BACK)}
     assert len(lender.back) == len(addresses) == 3 * new_arrays.MAX_BACK
 
 
-def test_memory_that_is_not_lent_is_let_go_where_any_array_needs_it(host, monkeypatch):
+def test_memory_that_is_not_lent_is_let_go_where_any_array_needs_it(host, lend, monkeypatch):
     lender, code, refused = Lender(0), "CUDA_ERROR_OUT_OF_MEMORY", []
 
     def allocate(size):
@@ -143,33 +169,33 @@ def test_memory_that_is_not_lent_is_let_go_where_any_array_needs_it(host, monkey
     monkeypatch.setattr(_numba.numba.cuda, "current_context", lambda: SimpleNamespace(memory_manager=manager))
     _numba.free_when_short(lender.free)
     for _ in range(new_arrays.MAX_BACK + 2):
-        lender.lend(512)
+        lend(lender, 512)
     assert lender.back and lender.ready[512]
     assert manager.memalloc(1000) == 1000 and refused == [1000]
     with pytest.raises(cuda_api_error()):
         manager.memalloc(1001)
     assert refused == [1000, 1001, 1001]
-    lender.lend(512)
+    lend(lender, 512)
     code = "CUDA_ERROR_ILLEGAL_ADDRESS"
     with pytest.raises(cuda_api_error()):
         manager.memalloc(1)
     assert len(lender.back) == 1
 
 
-def test_threads_never_share_memory(host):
+def test_threads_never_share_memory(host, lend):
     lender, taken, wrong = Lender(0), set(), []
 
     def work(seed):
         rng, live = random.Random(seed), []
         for turn in range(400):
             if live and (rng.random() < 0.5 or turn > 300):
-                taken.discard(live[-1].block[0])
+                taken.discard(live[-1].gpu_data.block[1])
                 live.pop()
             elif turn < 300:
-                live.append(lender.lend(512))
-                if live[-1].block[0] in taken:
+                live.append(lend(lender, 512))
+                if live[-1].gpu_data.block[1] in taken:
                     wrong.append(seed)
-                taken.add(live[-1].block[0])
+                taken.add(live[-1].gpu_data.block[1])
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
     for thread in threads:
