@@ -11,7 +11,11 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["READERS", "array_key", "layout_of", "locate_none", "make_locate", "settings_key"]
+__all__ = ["ALIGNMENT", "READERS", "array_key", "layout_of", "locate_none", "make_locate", "settings_key"]
+
+
+#: Bytes to which the alignment of an array decides the launches of a call.
+ALIGNMENT = 16
 
 
 def array_key(array, handle: int = 0) -> Any:
@@ -60,7 +64,7 @@ def _make_reader(kind):
     return (lambda array, handle, key: None) if make is None else make(kind)
 
 
-def make_locate(arrays: tuple, handle: int = 0, alignment: int = 1) -> Callable:
+def make_locate(arrays: tuple, handle: int = 0, aligned: bool = False) -> Callable:
     """Make ``locate(arrays)``, which finds arrays like these in less time than it takes to make and compare keys.
 
     Parameters
@@ -69,8 +73,8 @@ def make_locate(arrays: tuple, handle: int = 0, alignment: int = 1) -> Callable:
         Each has a key.
     handle : int
         As for `array_key`.
-    alignment : int
-        Addresses, modulo this number, must be those of the arrays here.
+    aligned : bool
+        Addresses, modulo `ALIGNMENT`, must be those of the arrays here.
 
     Returns
     -------
@@ -93,7 +97,7 @@ def make_locate(arrays: tuple, handle: int = 0, alignment: int = 1) -> Callable:
         return locate_none
     makers = {"torch": _make_torch_locate, "cupy": _make_cupy_locate, "numba": _make_numba_locate}
     keys, pointers = zip(*found, strict=True)
-    return makers[library](arrays, keys, [pointer % alignment for pointer in pointers], handle, alignment)
+    return makers[library](arrays, keys, [pointer % ALIGNMENT for pointer in pointers], handle, aligned)
 
 
 def locate_none(arrays: tuple) -> list | None:
@@ -127,7 +131,7 @@ def _make_torch_reader(tensor):
     return read_torch
 
 
-def _make_torch_locate(tensors, _, residues, handle, alignment):
+def _make_torch_locate(tensors, _, residues, handle, aligned):
     """The guard by which ``torch.compile`` knows tensors again compares all that a key has, and more, in one C call.
 
     It is private: a release may be without it.
@@ -145,10 +149,10 @@ def _make_torch_locate(tensors, _, residues, handle, alignment):
         if not check(*others):
             return None
         pointers = [*map(address, others)]
-        if alignment > 1:
+        if aligned:
             i = 0
             for pointer in pointers:
-                if pointer % alignment != residues[i]:
+                if pointer % ALIGNMENT != residues[i]:
                     return None
                 i += 1
         return pointers
@@ -175,7 +179,7 @@ def _make_cupy_reader(_):
     return read_cupy
 
 
-def _make_cupy_locate(_, keys, residues, handle, alignment):
+def _make_cupy_locate(_, keys, residues, handle, aligned):
     import cupy  # pyright: ignore[reportMissingImports]
 
     current_stream, kind = cupy.cuda.get_current_stream, cupy.ndarray
@@ -190,7 +194,7 @@ def _make_cupy_locate(_, keys, residues, handle, alignment):
                 return None
             memory = array.data
             pointer = memory.ptr
-            if pointer % alignment != residues[i] or memory.device_id != device:
+            if memory.device_id != device or (aligned and pointer % ALIGNMENT != residues[i]):
                 return None
             pointers.append(pointer)
             i += 1
@@ -204,10 +208,10 @@ def _make_cupy_locate(_, keys, residues, handle, alignment):
 
 def _read_numba(array, _, key):
     try:
-        own, pointer = array._gpukit_place
+        own, _, pointer = array._gpukit_place
     except AttributeError:
         try:
-            own, pointer = _place_of_numba(array)
+            own, _, pointer = _place_of_numba(array)
         except (AttributeError, TypeError):  # an array that says it is Numba's, or one that has left mapped memory
             return None
     key += own
@@ -215,37 +219,40 @@ def _read_numba(array, _, key):
 
 
 def _place_of_numba(array):
-    """Find key and address of an array of Numba, and leave them with it: both hold as long as it lives.
+    """Find the key of an array of Numba, the key with its alignment, and its address, and leave them with it.
 
-    The shape of an array that is NumPy's too can be assigned, so that it gets none.
+    They hold as long as it lives. The shape of an array that is NumPy's too can be assigned, so that it gets none.
     """
     context = getattr(array.gpu_data, "context", None)
-    key = _key_of_numba(array.dtype, array.shape, array.strides, None if context is None else context.device.id)
-    place = key, array.gpu_data.device_ctypes_pointer.value or 0
+    pointer = array.gpu_data.device_ctypes_pointer.value or 0
+    key = _same("numba", array.dtype, array.shape, array.strides, None if context is None else context.device.id)
+    place = key, _same(key, pointer % ALIGNMENT), pointer
     if not isinstance(array, np.ndarray):
         array._gpukit_place = place
     return place
 
 
-@functools.lru_cache(maxsize=1024)
-def _key_of_numba(dtype, shape, strides, device):
-    """The same object for equal keys: most comparisons then end with their identity."""
-    return "numba", dtype, shape, strides, device
+@functools.lru_cache(maxsize=2048)
+def _same(*parts):
+    """Return one tuple for equal parts: two keys are compared most quickly if they are the same object."""
+    return parts
 
 
-def _make_numba_locate(_, keys, residues, handle, alignment):
-    keys = [_key_of_numba(*key[1:]) for key in keys]
+def _make_numba_locate(_, keys, residues, handle, aligned):
+    keys = [_same(*key) for key in keys]
+    which = 1 if aligned else 0
+    if aligned:
+        keys = list(map(_same, keys, residues))
 
     def locate(arrays):
         i, pointers = 0, []
         try:
             for array in arrays:
-                key, pointer = array._gpukit_place
+                place = array._gpukit_place
+                key = place[which]
                 if key is not keys[i] and key != keys[i]:
                     return None
-                if alignment > 1 and pointer % alignment != residues[i]:
-                    return None
-                pointers.append(pointer)
+                pointers.append(place[2])
                 i += 1
         except AttributeError:  # an array of another library, or one that was never read
             return None

@@ -97,12 +97,14 @@ def _make_like_numba(shape, dtype, stream):
         return make_one
     like = allocate("the result", shape, dtype, stream)
     lender = _lender_of(cuda.get_current_device().id)
-    (key, _), make, lend = array_key(like), make_array_in(like, lender.back.append), lender.lend
+    make, lend = make_array_in(like, lender.back.append), lender.lend
+    array_key(like)  # leaves the keys with it
+    key, aligned, _ = like._gpukit_place
 
     def make_numba(pointers):
         block = lend(size)
         array, address = make(block), block[1]
-        array._gpukit_place = key, address  # what `array_key` would find
+        array._gpukit_place = key, aligned, address
         pointers.append(address)
         return array
 

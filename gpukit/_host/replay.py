@@ -7,7 +7,7 @@ from threading import get_ident
 from typing import Any
 
 from gpukit._host.arrays import address_of, as_device_array, handle_of, span, stream_of
-from gpukit._host.keys import READERS, make_locate, settings_key
+from gpukit._host.keys import ALIGNMENT, READERS, make_locate, settings_key
 from gpukit._host.new_arrays import make_like
 from gpukit._host.work_memory import WorkMemory, state_of
 from gpukit._numba import PER_THREAD_DEFAULT_STREAM
@@ -16,8 +16,6 @@ __all__ = ["MAX_KEPT", "LaunchCache", "RecordedCall", "repeat"]
 
 #: Bytes of memory that a recorded call may keep alive.
 MAX_KEPT = 64 << 20
-#: Bytes to which the alignment of an array decides the launches.
-ALIGNMENT = 16
 #: Parts of a key before those of the settings: planner, queue, whether the result is new, number of inputs.
 OTHERS = 4
 
@@ -88,7 +86,7 @@ class RecordedCall:
         self.moves = bool(self.places or self.maps)
         self.own = slice(len(arrays))
         self.launches = [(launch, launch.start) for launch in prepared]
-        self.locate = make_locate(given, handle_of(stream), ALIGNMENT)
+        self.locate = make_locate(given, handle_of(stream), aligned=True)
         last = len(inputs)  # an address of 0 is that of no memory that can be told from another
         apart = all(
             a[1] <= b[0] or b[1] <= a[0] or i < last and starts[i] == starts[j] != 0

@@ -485,7 +485,7 @@ def test_only_arrays_of_the_same_key_are_located(library):
     for one, key in zip(arrays, found, strict=True):
         if key is None:
             continue
-        locate, of_two = make_locate((one,), alignment=16), make_locate((one, arrays[0]))
+        locate, of_two = make_locate((one,), aligned=True), make_locate((one, arrays[0]))
         for other, other_key in zip(arrays, found, strict=True):
             like = other_key is not None and key[0] == other_key[0] and (key[1] - other_key[1]) % 16 == 0
             if like and not isinstance(other, np.ndarray):
