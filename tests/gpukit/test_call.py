@@ -479,7 +479,7 @@ def test_only_arrays_of_the_same_key_are_located(library):
         arrays += [arrays[0].clone().requires_grad_(), module.nn.Parameter(arrays[0], requires_grad=False)]
     else:
         arrays = [cuda.to_device(array) if library == "numba" else module.asarray(array) for array in arrays]
-        arrays += [arrays[0].reshape(4, 6), cuda.mapped_array((6, 4), np.float32)]
+        arrays += [arrays[0].reshape(4, 6), arrays[4].T, cuda.mapped_array((6, 4), np.float32)]
     arrays += [arrays[5][i : 20 + i] for i in range(5)]
     found = [array_key(array) for array in arrays]
     for one, key in zip(arrays, found, strict=True):
