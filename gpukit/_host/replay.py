@@ -192,11 +192,17 @@ def repeat(
     try:
         queue = (stream is not None and stream_of(stream)) or (get_ident() if PER_THREAD_DEFAULT_STREAM else None)
         arrays = inputs if out is None else (*inputs, out)
-        ids = plan, queue, out is None, len(inputs), inputs[0].nbytes, *map(id, settings)
-        latest = cache.latest.get(ids)
+        kind = plan, queue, out is None, len(inputs), inputs[0].nbytes, settings
+        latest, i = cache.latest.get(kind), 0
+        if latest is not None:
+            for setting in latest[2]:
+                if setting is not settings[i]:
+                    latest = None
+                    break
+                i += 1
         if latest is None or (pointers := latest[0].locate(arrays)) is None:
             handle = 0 if stream is None else handle_of(stream_of(stream))
-            recorded, key, pointers = cache.find(ids, arrays, settings, handle)
+            recorded, key, pointers = cache.find(kind, arrays, latest, handle)
         else:
             recorded = latest[0]
             key = recorded.key
@@ -283,9 +289,9 @@ class LaunchCache:
     calls : OrderedDict
         By planner, queue, whether the result is new, number of inputs, `settings_key`, and the keys of the arrays.
     latest : dict
-        By the same, but with the ids of the settings, and for the arrays the size of the first: (the latest call, its
-        `settings_key`, the settings, which keep their ids as long as they are here). A call usually has the very
-        settings of one before: defaults, small ints, constants of the caller. And its arrays usually are like those.
+        By the same, but with the settings as they are, and for the arrays the size of the first: (the latest call, its
+        `settings_key`, its settings). It stands for calls with these very objects, since equal settings need not be the
+        same. A call usually has them: defaults, small ints, constants of the caller. And its arrays usually are alike.
     """
 
     def __init__(self, max_calls: int = 1024):
@@ -293,14 +299,13 @@ class LaunchCache:
         self.calls, self.latest = OrderedDict(), {}
         self._lock = threading.Lock()
 
-    def find(self, ids: tuple, arrays: tuple, settings: tuple, handle: int) -> tuple:
+    def find(self, kind: tuple, arrays: tuple, latest: tuple | None, handle: int) -> tuple:
         """Find a call by its key; returns (recorded call or None, key or None, pointers).
 
-        The call becomes the latest with these ids.
+        The call becomes the latest of its kind. ``latest`` is what is there, if it has the same settings.
         """
-        latest = self.latest.get(ids)
-        by_value, constant = settings_key(settings) if latest is None else (latest[1], True)
-        key, pointers = [*ids[:OTHERS], by_value], []
+        by_value, constant = settings_key(kind[-1]) if latest is None else (latest[1], True)
+        key, pointers = [*kind[:OTHERS], by_value], []
         for array in arrays:
             if array is None:
                 key.append(None)
@@ -319,7 +324,7 @@ class LaunchCache:
         if recorded is not None and constant and apart:
             if len(self.latest) >= self.max_calls:
                 self.latest.clear()
-            self.latest[ids] = recorded, by_value, settings
+            self.latest[kind] = recorded, by_value, kind[-1]
         return recorded, key, pointers
 
     def touch(self, key):
