@@ -5,6 +5,7 @@ What needs the driver is imported when it is called: without a GPU none is loade
 
 # ruff: noqa: E402
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+import contextlib
 import ctypes
 import functools
 import json
@@ -99,8 +100,37 @@ def compiled_kernel(launch, args: tuple) -> Any:
     kernel = launch.dispatcher
     if kernel.specialized:
         return next(iter(kernel.overloads.values()))
-    with quick_passes(), _compilers.paused_collector():
+    with quick_passes(), without_ptx(), _compilers.paused_collector():
         return _dispatcher.Dispatcher._cuda_call(kernel, *args, **{_LAUNCH_CONFIG_KW: launch})
+
+
+@contextlib.contextmanager
+def without_ptx():
+    """Let Numba make no PTX of kernels that nvJitLink links from another form.
+
+    It looks there for the names of functions to link, which are in the LLVM IR too, except for those that manage
+    memory. PTX would take a fifth of the time to compile a kernel.
+    """
+    from numba.cuda.codegen import CUDACodeLibrary
+
+    def get_asm_str(self, cc=None):
+        if self._lto and not getattr(config, "CUDA_ENABLE_NRT", False):
+            return self.get_llvm_str()
+        return "\n".join(self.get_asm_strs(cc=cc))
+
+    makes_ptx = _makes_ptx()
+    CUDACodeLibrary.get_asm_str = get_asm_str
+    try:
+        yield
+    finally:
+        CUDACodeLibrary.get_asm_str = makes_ptx
+
+
+@functools.cache
+def _makes_ptx():
+    from numba.cuda.codegen import CUDACodeLibrary
+
+    return CUDACodeLibrary.get_asm_str
 
 
 def cache_compiled(kernel, load: Callable, save: Callable):

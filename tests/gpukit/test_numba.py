@@ -76,3 +76,18 @@ def test_garbage_collection_pauses_while_a_kernel_compiles(enabled, monkeypatch)
         assert gc.isenabled() == enabled and seen == [False]
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(("lto", "memory", "text"), [(True, False, "IR"), (True, True, "PTX"), (False, False, "PTX")])
+def test_kernels_are_compiled_without_ptx_where_nothing_reads_it(lto, memory, text, monkeypatch):
+    from numba.cuda.codegen import CUDACodeLibrary
+
+    from gpukit import _numba
+
+    plain, asked = CUDACodeLibrary.get_asm_str, []
+    library = SimpleNamespace(_lto=lto, get_llvm_str=lambda: "IR", get_asm_strs=lambda cc: ["PTX"])
+    compiling = SimpleNamespace(_cuda_call=lambda *_, **__: asked.append(CUDACodeLibrary.get_asm_str(library)))
+    monkeypatch.setattr("numba.cuda.dispatcher._dispatcher", SimpleNamespace(Dispatcher=compiling))
+    monkeypatch.setattr(_numba.config, "CUDA_ENABLE_NRT", memory, raising=False)
+    _numba.compiled_kernel(SimpleNamespace(dispatcher=SimpleNamespace(specialized=False)), ())
+    assert asked == [text] and CUDACodeLibrary.get_asm_str is plain
