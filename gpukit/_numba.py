@@ -95,13 +95,20 @@ def compiled_kernel(launch, args: tuple) -> Any:
     """Find the compiled kernel that a configured one launches for these arguments, or compile it."""
     from numba.cuda.dispatcher import _LAUNCH_CONFIG_KW, _dispatcher
 
-    from warpstep._numba import quick_passes
-
     kernel = launch.dispatcher
     if kernel.specialized:
         return next(iter(kernel.overloads.values()))
-    with quick_passes(), without_ptx(), _compilers.paused_collector():
+    with quickly():
         return _dispatcher.Dispatcher._cuda_call(kernel, *args, **{_LAUNCH_CONFIG_KW: launch})
+
+
+@contextlib.contextmanager
+def quickly():
+    """Compile kernels in about half the time; the machine code is the same."""
+    from warpstep._numba import quick_passes
+
+    with quick_passes(), without_ptx(), _compilers.paused_collector():
+        yield
 
 
 @contextlib.contextmanager
@@ -151,6 +158,7 @@ def cache_compiled(kernel, load: Callable, save: Callable):
                 save(kernel, sig, data)
 
     kernel._cache = Cache()
+    kernel.compile = quickly()(kernel.compile)  # a plain launch calls it too
 
 
 #: Settings of Numba that change no machine code.

@@ -91,3 +91,15 @@ def test_kernels_are_compiled_without_ptx_where_nothing_reads_it(lto, memory, te
     monkeypatch.setattr(_numba.config, "CUDA_ENABLE_NRT", memory, raising=False)
     _numba.compiled_kernel(SimpleNamespace(dispatcher=SimpleNamespace(specialized=False)), ())
     assert asked == [text] and CUDACodeLibrary.get_asm_str is plain
+
+
+def test_a_plain_launch_of_a_kernel_that_is_kept_on_disk_compiles_without_the_collector():
+    from numba.cuda.dispatcher import NullCache
+
+    from gpukit import _numba
+
+    seen = []
+    kernel = SimpleNamespace(_cache=NullCache(), compile=lambda types: seen.append((types, gc.isenabled())))
+    _numba.cache_compiled(kernel, lambda *_: None, lambda *_: None)
+    kernel.compile("types")
+    assert seen == [("types", False)] and gc.isenabled()
