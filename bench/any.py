@@ -129,6 +129,8 @@ def _call_times(runs: dict[str, Callable]) -> dict[str, list[float]]:
     samples: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(CALL_REPEAT + 1):
         for name, run in runs.items():
+            run()  # not counted: the function before it has filled the processor's caches
+            cuda.synchronize()
             began = time.perf_counter()
             for _ in range(CALLS):
                 run()

@@ -53,8 +53,8 @@ WARPS = THREADS // WARP
 BLOCKS = 4
 #: Where a block searches a row: bits of a position, keys to find and threads at most, and keys of a thread in flight.
 POSITION_BITS, MAX_CHOSEN, MAX_ROW_THREADS, LOADS = 16, 1024, 1024, 4
-#: Elements of an array, at most, in which it searches rows whose elements are apart.
-MAX_APART = 1 << 20
+#: Elements of an array, at most, in which it searches rows whose elements are apart; and for many keys of each row.
+MAX_APART, MAX_APART_MANY = 1 << 20, 1 << 18
 
 _scan_digits = block_scan(DIGITS, np.uint32)
 
@@ -407,10 +407,12 @@ def _processors():
 def _fits_block(dtype, outer, n, inner, k):
     """Whether a block finds the first keys of each row: longer rows, and many keys of a row, take several launches.
 
-    Of many elements those that are apart are first brought together.
+    Of many elements those that are apart are first brought together, which takes few elements longer than the search.
     """
     rows, size = outer * inner, dtype.itemsize
-    few = MAX_CHOSEN if rows <= _processors() and n > max_block_row(size) else min(MAX_CHOSEN // 4, max(WARP, n // 4))
+    few = MAX_CHOSEN if rows <= _processors() and n > max_block_row(size) else MAX_CHOSEN // 4
+    if few < MAX_CHOSEN and (inner == 1 or rows * n > MAX_APART_MANY):
+        few = min(few, max(WARP, n // 4))
     fits = size <= 4 and 1 < n <= 1 << POSITION_BITS and k <= few
     return fits and (n > max_warp_row(size) if inner == 1 else rows * n <= MAX_APART)
 
