@@ -687,7 +687,7 @@ def make_strided(operation, threads, loads):
     Blocks along y share the elements of a result.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    thread_type, finish = operation.thread_type, operation.finish
+    thread_type, finish, parts = operation.thread_type, operation.finish, 8
     take, fold = make_take(operation, 1), make_fold(operation, loads)
 
     @cuda.jit(device=True)
@@ -717,7 +717,7 @@ def make_strided(operation, threads, loads):
     def strided(x, out, partials, counters, walk, count):
         shared = cuda.shared.array(threads, accumulator)
         flag = cuda.shared.array(1, int32)
-        tile = cuda.local.array(loads, thread_type)
+        tile, few = cuda.local.array(loads, thread_type), cuda.local.array(parts, accumulator)
         tid, splits, split = uint32(cuda.threadIdx.x), uint32(cuda.gridDim.y), uint32(cuda.blockIdx.y)
         team = uint32(cuda.blockIdx.x) * (uint32(threads) >> (walk.wide + walk.high)) + (tid >> (walk.wide + walk.high))
         pair, block = divided(team, walk.across)
@@ -763,8 +763,13 @@ def make_strided(operation, threads, loads):
         if is_last(counters, uint64(cuda.blockIdx.x), splits, flag):
             result, part = accumulator(identity), me
             while has_result and part < splits:
-                result = accumulator(combine(result, partials[first + uint64(part)]))
-                part += uint32(1) << walk.high
+                for k in range(parts):
+                    has = part < splits
+                    few[k] = partials[first + uint64(part if has else me)]
+                    few[k] = few[k] if has else accumulator(identity)
+                    part += step
+                for k in range(parts):
+                    result = accumulator(combine(result, few[k]))
             result = combine_team(result, shared, walk.wide, walk.high)
             if writes:
                 out[to] = finish(result, count)

@@ -73,6 +73,8 @@ def choose(
     outer, n, inner : int
     exclusive : bool
     """
+    if n == 1:  # each element is alone
+        outer, inner = outer * inner, 1
     if inner > 1:
         return _columns(operation, itemsize, aligned, outer, n, inner, exclusive)
     vector = min(MAX_VECTOR, 16 // max(itemsize, operation.result.itemsize, 2), aligned)

@@ -48,9 +48,9 @@ REGISTERS, RESIDENT, OTHER_SHARED = 64, 4, TILE + 2048
 #: Elements of a segment that a block of ``whole`` reduces, at most, and elements of a block that shares a longer one.
 #: Accesses that a lane has under way.
 MAX_WHOLE, CHUNK, LOADS = 1 << 15, 1 << 14, 2
-#: Lanes that reduce a segment, by its mean elements at most. Up to ``MAX_ALONE``, or twice as many if there are
-#: ``MANY`` segments, a warp does.
-FEW_LANES, MAX_ALONE, MANY = {16: 4, 64: 8}, 512, 4096
+#: Lanes that reduce a segment, by its mean elements at most, and elements of each lane at most. Up to ``MAX_ALONE``, or
+#: twice as many if there are ``MANY`` segments, a warp does.
+FEW_LANES, LANE_ELEMENTS, MAX_ALONE, MANY = {8: 1, 16: 4, 64: 8}, 128, 512, 4096
 
 
 @functools.cache
@@ -279,8 +279,9 @@ def make_tiles(operation, exclusive):
 def make_whole(operation, vector, lanes):
     """Make the kernel ``whole``: ``lanes`` lanes reduce a segment: a block, a warp, or a part of one.
 
-    Segments of more than ``limit`` elements are left to the block. The first ``chunks`` blocks share those of more than
-    ``MAX_WHOLE`` elements, see `make_add_chunk`. The first element is ``offset`` elements after an aligned address.
+    Segments of more than ``limit`` elements are left to the block, which takes them in any order. The first ``chunks``
+    blocks share those of more than ``MAX_WHOLE`` elements, see `make_add_chunk`. The first element is ``offset``
+    elements after an aligned address.
     """
     accumulator, finish, warps = operation.accumulator, operation.finish, THREADS // WARP
     add_share, combine_warps = make_add_share(operation, vector), make_combine_warps(operation, THREADS)
@@ -298,12 +299,14 @@ def make_whole(operation, vector, lanes):
     @cuda.jit
     def whole(x, offsets, out, parts, counters, segments, limit, chunks, offset):
         shared = cuda.shared.array(WARP, accumulator)
+        long, count = cuda.shared.array(each, uint32), cuda.shared.array(1, uint32)
         tid, segments, offset, limit = uint64(cuda.threadIdx.x), uint64(segments), uint64(offset), uint64(limit)
         if cuda.blockIdx.x < chunks:
             add_chunk(x, offsets, out, parts, counters, segments, offset, shared)
             return
-        first, warp = uint64(cuda.blockIdx.x - chunks) * uint64(each), tid // uint64(WARP)
+        first, warp, left = uint64(cuda.blockIdx.x - chunks) * uint64(each), tid // uint64(WARP), uint32(1)
         if alone:
+            count[0] = uint32(0)
             own = first + tid // uint64(lanes)
             start, n = segment_at(offsets, own, segments)
             few = n if n <= limit else uint64(0)
@@ -315,12 +318,18 @@ def make_whole(operation, vector, lanes):
                 out[own] = finish(total, 1)
             if not cuda.syncthreads_or(int32(n > limit)):
                 return
-        for w in range(each):
-            start, n = segment_at(offsets, first + uint64(w), segments)
-            if n <= uint64(MAX_WHOLE) and (not alone or n > limit):
+            if n > limit and tid % uint64(lanes) == uint64(0):
+                long[cuda.atomic.add(count, 0, uint32(1))] = uint32(own - first)
+            cuda.syncthreads()
+            left = count[0]
+        while left > uint32(0):
+            left = uint32(left - uint32(1))
+            own = first + (uint64(long[left]) if alone else uint64(0))
+            start, n = segment_at(offsets, own, segments)
+            if n <= uint64(MAX_WHOLE):
                 total = combine_warps(add_share(x, start, n, warp, uint64(warps), offset), shared)
                 if tid == uint64(0):
-                    out[first + uint64(w)] = finish(total, 1)
+                    out[own] = finish(total, 1)
 
     return whole
 
@@ -542,7 +551,8 @@ def _reduction(problem, operation, x, offsets, out):
     vector, offset, lanes, limit = 16 // itemsize, address_of(x) % 16 // itemsize, THREADS, MAX_WHOLE
     if n <= MAX_ALONE * segments:
         few = [lanes for most, lanes in FEW_LANES.items() if n <= most * segments and operation.commutative]
-        lanes, limit = min(few, default=WARP), MAX_ALONE
+        lanes = min(few, default=WARP)
+        limit = min(LANE_ELEMENTS * lanes, MAX_ALONE)
     elif n <= 2 * MAX_ALONE * segments and segments >= MANY:
         lanes, limit = WARP, 8 * MAX_ALONE
     chunks = ceil_div(n, CHUNK) if n > MAX_WHOLE else 0

@@ -84,6 +84,7 @@ def test_columns_by_a_block_and_by_few_and_many_shares_of_rows(rows):
 
 def test_products_and_special_values():
     check(np.random.default_rng(1).integers(-2, 3, 100), None, "prod", False)
+    check(filled((3, 1, 5), "i2"), 1, "sum", True)
     mask = np.random.default_rng(2).random(100) < 0.3
     assert np.array_equal(scan.scan(mask), np.cumsum(mask)) and scan.scan(mask).dtype == np.int64
     x = np.array([1, np.inf, -np.inf, np.nan, 2], np.float32)
@@ -375,6 +376,7 @@ def test_a_selection_is_traced_without_a_finding(dtype):
 @example(lengths=[0], how=("f4", "max", "i8"))
 @example(lengths=[4500, 0, 3000], how=("u1", "sum", "i4"))
 @example(lengths=[3, 40_000, 0, 50_000], how=("u1", "sum", "i4"))  # shared by blocks
+@example(lengths=[1] * 250 + [200, 2, 300], how=("u1", "sum", "i4"))  # by a lane each, and two by the block
 def test_segments_are_reduced_and_scanned(lengths, how):
     dtype, op, offset_dtype = how
     offsets = np.cumsum([0, *lengths]).astype(offset_dtype)
