@@ -179,11 +179,12 @@ def _choose_tile(m, n, channels, taps, groups, counts, half, last, ways, multipr
     found = [Choice(np.inf, None, 1)]
     if half:
         speeds, nbytes = HALF_SPEEDS, itemsize * (used + weights + out)
-        before, depth = last_us(pixels + weights, 2 * itemsize), ceil_div(channels, CHUNK) * CHUNK * taps
+        copied = weights if last and channels % CHUNK == 0 else pixels + weights
+        before, depth = last_us(copied, 2 * itemsize), ceil_div(channels, CHUNK) * CHUNK * taps
     else:
         speeds, nbytes = IMPLICIT_SPEEDS, int(itemsize * (IMPLICIT_BYTES * read + weights + out))
         before, depth = IMPLICIT_EXTRA_US, k
-    if not (half and channels <= CHUNK):
+    if not half or channels > CHUNK and channels % CHUNK:
         before += last_us(moved, 2 * itemsize)
     if fits:
         tiles = choices(m, n, depth, groups, multiprocessors, nbytes, speeds)
@@ -302,13 +303,18 @@ def _float_launches(convolution, tile, parts, bias, target, work):
 
 def _half_launches(convolution, tile, parts, bias, target, work):
     """[(launch, arguments), ...] of implicit GEMM of float16 or bfloat16 by single warps."""
-    copies, launches = _channels_last(convolution, CHUNK, work)
-    wide = convolution.geometry.counts[1] % 2 == 0 and address_of(target) % (2 * dtype_of(target).itemsize) == 0
-    kernel, (grid, further) = halves(tile, wide, dtype_of(convolution.x) == np.uint16), _grid(convolution, tile, parts)
+    x, groups, geometry = convolution.x, convolution.groups, convolution.geometry
+    in_place, chunks = _has_chunks_last(x, groups), make_divisor(ceil_div(x.shape[1] // groups, CHUNK))
+    (images, weights), launches = _channels_last(convolution, CHUNK, work, not in_place)
+    padded = int(chunks.value) * CHUNK
+    steps = (x.shape[1], padded) if in_place else (padded, x.shape[0] * int(geometry.pixels.value) * padded)
+    images = window(x, np.uint16, x.size) if in_place else images.view(np.uint16)
+    wide = geometry.counts[1] % 2 == 0 and address_of(target) % (2 * dtype_of(target).itemsize) == 0
+    kernel, (grid, further) = halves(tile, wide, dtype_of(x) == np.uint16), _grid(convolution, tile, parts)
     intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
     launch = configure_quietly(kernel, grid, tile.threads, work.stream, tile.shared_bytes)
-    chunks = make_divisor(ceil_div(convolution.weight.shape[1], CHUNK))
-    return [*launches, (launch, (*(copy.view(np.uint16) for copy in copies), bias, target, *further, chunks))]
+    arguments = images, weights.view(np.uint16), bias, target, *further, chunks, tuple(map(np.uint32, steps))
+    return [*launches, (launch, arguments)]
 
 
 def _group_launches(convolution, tile, parts, bias, target, work, written, swapped, narrow):
@@ -365,11 +371,13 @@ def first_launch(x: Any, work: Any) -> tuple:
 
 def reads_last(x: Any, weight_shape: tuple, geometry: Geometry, groups: int) -> bool:
     """Whether implicit GEMM reads images in place, with their channels last."""
-    if groups > 1 or not lies_last(x):
+    if not lies_last(x):
         return False
     half = dtype_of(x).itemsize == 2
-    choice = choose_tile(tuple(x.shape), tuple(weight_shape), geometry, groups, half, True)
-    return not choice.written and (isinstance(choice.tile, GroupTile) or half and x.shape[1] <= CHUNK)
+    choice = choose_tile(tuple(x.shape), tuple(weight_shape), geometry, groups, half, groups == 1)
+    if isinstance(choice.tile, HalfTile):
+        return _has_chunks_last(x, groups) or groups == 1 and x.shape[1] <= CHUNK
+    return groups == 1 and not choice.written and isinstance(choice.tile, GroupTile)
 
 
 def lies_last(x: Any) -> bool:
@@ -379,6 +387,11 @@ def lies_last(x: Any) -> bool:
     (_, channels, height, width), item = x.shape, dtype_of(x).itemsize
     strides = height * width * channels * item, item, width * channels * item, channels * item
     return all(n == 1 or own == stride for n, own, stride in zip(x.shape, x.strides, strides, strict=True))
+
+
+def _has_chunks_last(x, groups):
+    """Whether single warps copy images from where they are: the channels of each group are last, in whole chunks."""
+    return lies_last(x) and x.shape[1] // groups % CHUNK == 0 and address_of(x) % (CHUNK * dtype_of(x).itemsize) == 0
 
 
 def _group_operands(convolution, form, work):

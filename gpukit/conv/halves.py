@@ -63,10 +63,11 @@ class HalfTile(NamedTuple):
 
 @functools.cache
 def halves(tile, wide_out, bfloat16):
-    """Make the kernel of a convolution of float16, or ``bfloat16``, with the channels last as `channels_last` has them.
+    """Make the kernel of a convolution of float16, or ``bfloat16``, with the channels last.
 
-    Its grid and arguments are those of `gpukit.conv.implicit.implicit`, and the Divisor of C / groups in chunks of
-    four. ``x`` and ``weight`` are arrays of uint16. ``out`` has the channels first; it is of float32 for parts of K.
+    Its grid and arguments are those of `gpukit.conv.implicit.implicit`, the Divisor of C / groups in chunks of four,
+    and the elements of x from one pixel to the next, and from one group to the next. ``weight`` is as `channels_last`
+    has it. ``x`` and ``weight`` are arrays of uint16. ``out`` has the channels first; it is of float32 for parts of K.
     ``wide_out`` tells whether it is stored by two: OH OW is even, and ``out`` aligned to two values. Launch it with
     ``tile.shared_bytes`` of dynamic shared memory.
     """
@@ -78,7 +79,7 @@ def halves(tile, wide_out, bfloat16):
     copy, multiply, store = make_copy(tile), make_multiply(tile, bfloat16), make_store(tile, wide_out)
 
     @cuda.jit
-    def halves(x, weight, bias, out, geometry, sizes, chunks):
+    def halves(x, weight, bias, out, geometry, sizes, chunks, steps):
         tiles = cuda.shared.array(0, uint16, alignment=16)
         sums = cuda.local.array((down, across, 4), float32)
         windows = cuda.local.array((count, 2), uint32)
@@ -101,14 +102,14 @@ def halves(tile, wide_out, bfloat16):
         for i in range(count):
             own = uint32(col + tid // uint32(CHUNKS) + uint32(i * at_once))
             sample, pixel, outside = find_window(geometry, own, n)
-            image = uint32(uint32(group * samples + sample) * geometry.pixels.value)
-            windows[i, 0], windows[i, 1] = uint32(uint32(image + pixel) * channels), outside
+            pixel = uint32(sample * geometry.pixels.value + pixel)
+            windows[i, 0], windows[i, 1] = uint32(group * steps[1] + pixel * steps[0]), outside
         for i in range(down):
             for j in range(across):
                 for e in range(4):
                     sums[i, j, e] = float32(0)
         for stage in range(STAGES - 1):
-            copy(tiles, uint64(stage * stage_size), x, weight, windows, from_a, first, limits, geometry, chunks)
+            copy(tiles, uint64(stage * stage_size), x, weight, windows, from_a, first, limits, geometry, chunks, steps)
             first = uint32(first + DEPTH)
         stage, free, end = uint32(0), uint32((STAGES - 1) * stage_size), uint32(limit + ahead)
         # Where the lane's operands lie in a stage.
@@ -118,7 +119,7 @@ def halves(tile, wide_out, bfloat16):
         while first < end:
             wait_copies(pending)
             cuda.syncthreads()
-            copy(tiles, uint64(free), x, weight, windows, from_a, first, limits, geometry, chunks)
+            copy(tiles, uint64(free), x, weight, windows, from_a, first, limits, geometry, chunks, steps)
             at_a, at_b = uint64(stage) + my_a, uint64(stage) + my_b
             multiply(tiles, at_a, at_b, sums)
             multiply(tiles, at_a + uint64(DEPTH // 2), at_b + uint64(DEPTH // 2), sums)
@@ -138,7 +139,7 @@ def make_copy(tile):
     stage_a = rows * PITCH
 
     @cuda.jit(device=True, forceinline=True)
-    def copy(tiles, to, x, weight, windows, from_a, first, limits, geometry, chunks):
+    def copy(tiles, to, x, weight, windows, from_a, first, limits, geometry, chunks, steps):
         limit, rows_left, k = limits
         tid = uint32(cuda.threadIdx.x)
         r, chunk = tid // uint32(CHUNKS), tid % uint32(CHUNKS)
@@ -150,7 +151,7 @@ def make_copy(tile):
         tap, c = divided(uint32(first // uint32(CHUNK) + chunk), chunks)
         down, right = divided(tap, geometry.kernel_w)
         place = uint32(down * geometry.dilation_h * geometry.width.value + right * geometry.dilation_w)
-        distance = uint32((place * chunks.value + c) * uint32(CHUNK))
+        distance = uint32(place * steps[0] + c * uint32(CHUNK))
         bits = uint32(uint32(1) << down | uint32(1) << uint32(COLUMN_BITS + right) if has else OUTSIDE)
         for i in range(columns // at_once):
             inside = uint32(windows[i, 1] & bits) == uint32(0)

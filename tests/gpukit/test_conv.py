@@ -498,6 +498,21 @@ def test_several_values_to_a_thread(monkeypatch, size, kernel, how, dtype, name)
     assert (difference <= tolerance(exact, sums, weight[0].size + 2, np.dtype(dtype))).all()
 
 
+@pytest.mark.parametrize(("channels", "groups", "outs"), [(24, 2, 6), (8, 2, 4), (28, 1, 5), (4, 1, 3)])
+def test_single_warps_read_channels_that_are_last_in_place(monkeypatch, channels, groups, outs):
+    """Chunks of four channels, of one group or of several."""
+    monkeypatch.setattr(gemm, "_group_choices", lambda *_, **__: ())
+    gemm._choose_tile.cache_clear()
+    x, weight = random(2, channels, 9, 10, dtype=np.float16), random(outs, channels // groups, 3, 3, dtype=np.float16)
+    last, how = channels_last(x), {"stride": 2, "padding": 1, "dilation": 1}
+    exact, size = reference_conv(x, weight, None, groups, **how)
+    assert gemm.reads_last(last, weight.shape, windows.make_geometry((9, 10), (3, 3), **how), groups)
+    found = conv.conv2d(last, cuda.to_device(weight), **how, groups=groups, algorithm="implicit").copy_to_host()
+    gemm._choose_tile.cache_clear()
+    difference = abs(found.reshape(exact.shape) - exact)
+    assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(np.float16))).all()
+
+
 def channels_last(x):
     """Copy images to the device with their channels last in memory."""
     (_, channels, height, width), item = x.shape, x.itemsize
