@@ -28,6 +28,8 @@ __all__ = ["add_options", "distribution", "measure", "measure_part", "ratios_of"
 
 #: Repetitions of each function for the device's time; and for a call, and calls of one repetition.
 REPEAT, CALLS, CALL_REPEAT = 7, 5, 7
+#: Seconds below which there are more repetitions: single ones differ by a tenth there.
+SHORT, SHORT_REPEAT = 15e-6, 25
 LOWEST = 10
 #: Processes, unless more are asked for.
 MAX_JOBS = 8
@@ -83,6 +85,8 @@ def measure(problem: Problem, rng: np.random.Generator, lock: str = os.devnull) 
         if problem.function == "conv2d":  # cuDNN times its algorithms at the first call, so it must be alone
             runs = _running(runs, problem)
         device = timing.bench_many(runs, repeat=REPEAT, warmup=0.001)
+        if device["gpukit"].median < SHORT:
+            device = timing.bench_many(runs, repeat=SHORT_REPEAT, warmup=0)
         call = {name: timing.Timing(tuple(samples), name, "cpu", CALLS) for name, samples in _call_times(runs).items()}
     what = problem.shape, problem.dtype
     records = [
