@@ -197,22 +197,36 @@ def vector_parts(type_) -> tuple:
 
 
 @contextlib.contextmanager
-def quick_passes():
-    """Let the compiler leave out what it computes for generators only, as in numba-cuda-mlir, and type operators once.
+def quick_passes(types_only: bool = False):
+    """Let the compiler leave out what only generators need, as in numba-cuda-mlir, and what it has done already.
 
     After each pass it looks for the variables that live at the start of each block. For each operation it asks about 20
-    functions in turn whether they take its operands.
+    functions in turn whether they take its operands. For each index that is no constant it finds the path of the
+    source, for an error that is caught. It reads its settings for each function that a kernel calls.
+
+    ``types_only``: no code is generated, so it does not matter where a variable is last used.
     """
-    postproc.PostProcessor.run, BaseFunction.get_call_type = _run_without_generators, _type_call_once
+    if postproc.PostProcessor.run is not _run:  # by the compilation of a caller
+        yield
+        return
+    config.reload_config()
+    _paths.clear()
+    for place, (_, quick) in _QUICK.items():
+        setattr(*place, quick)
+    if types_only:
+        postproc.PostProcessor.run = _run_without_lifetimes
     try:
         yield
     finally:
-        postproc.PostProcessor.run, BaseFunction.get_call_type = _run, _type_call
+        for place, (whole, _) in _QUICK.items():
+            setattr(*place, whole)
 
 
-_run, _type_call = postproc.PostProcessor.run, BaseFunction.get_call_type
+_run, _type_call, _find_path = postproc.PostProcessor.run, BaseFunction.get_call_type, ir.Loc._get_path
 #: Signatures of operators and other functions that are no overloads: those are compiled, which depends on more.
 _signatures: dict = {}
+#: {name of a file of source: its path from here}
+_paths: dict = {}
 
 
 def _run_without_generators(self, emit_dels=False, extend_lifetimes=False):
@@ -227,6 +241,10 @@ def _run_without_generators(self, emit_dels=False, extend_lifetimes=False):
         self._insert_var_dels(extend_lifetimes=extend_lifetimes)
 
 
+def _run_without_lifetimes(self, emit_dels=False, extend_lifetimes=False):
+    _run_without_generators(self, self.func_ir.is_generator and emit_dels, extend_lifetimes)
+
+
 def _type_call_once(self, context, args, kws):
     key = self, context, tuple(args), tuple(kws.items())
     found = _signatures.get(key)
@@ -235,6 +253,21 @@ def _type_call_once(self, context, args, kws):
         if self.get_impl_key(found) is self.typing_key:
             _signatures[key] = found
     return found
+
+
+def _find_path_once(self):
+    if self.filename not in _paths:
+        _paths[self.filename] = _find_path(self)
+    return _paths[self.filename]
+
+
+#: {(owner, attribute): (what Numba has there, what is quick)}
+_QUICK = {
+    (postproc.PostProcessor, "run"): (_run, _run_without_generators),
+    (BaseFunction, "get_call_type"): (_type_call, _type_call_once),
+    (ir.Loc, "_get_path"): (_find_path, _find_path_once),
+    (config, "reload_config"): (config.reload_config, lambda: None),
+}
 
 
 @contextlib.contextmanager

@@ -88,8 +88,6 @@ MAX_CONFIGURATION = 5
 annotated_signature = decorators._extract_signature_from_annotations
 #: Passes that make code for a GPU.
 BACK_END = (IRLegalization, AnnotateTypes, MLIRBackend)
-#: Its passes compute nothing that is not needed.
-quick_passes = contextlib.nullcontext
 #: Modules that hold the host functions.
 HOST_MODULES = (cuda, _copy, host_api)
 #: Functions of the copy in whose place numba-cuda-mlir has its own: {function of the copy: its own}.
@@ -110,6 +108,11 @@ DEVICE_ATTRIBUTES = tuple(
 )
 #: Code for a GPU is shown with numba-cuda only.
 GPUKernel, COMPILER_MISSING, have_linker = None, (), None
+
+
+def quick_passes(types_only: bool = False):
+    """Nothing: its passes compute nothing that is not needed."""
+    return contextlib.nullcontext()
 
 
 def gpu_target():

@@ -45,6 +45,7 @@ from warpstep.machine import pes
 from warpstep.machine.batch import Batch
 from warpstep.machine.progress import Switch
 from warpstep.machine.turns import Turns
+from warpstep.stack import with_room
 from warpstep.values import check_int, describe, has_attributes
 
 #: Lanes of a batch: enough to amortise NumPy's cost per call, few enough that values stay in the CPU's cache.
@@ -138,6 +139,15 @@ class Kernel(InspectedKernel):
         """The names of its parameters."""
         return tuple(inspect.signature(self.py_func).parameters)
 
+    @functools.cached_property
+    def source(self) -> tuple[int, str]:
+        """The number of its first line, and its lines; (0, "") if there is no source."""
+        try:
+            lines, first = inspect.getsourcelines(self.py_func)
+        except (OSError, TypeError):
+            return 0, ""
+        return first, "".join(lines)
+
     @property
     def extensions(self) -> list:
         """What prepares the arguments of a launch."""
@@ -169,6 +179,7 @@ class Kernel(InspectedKernel):
             self.compile(declared)
         return argument_types, return_type
 
+    @with_room
     def compile(self, signature) -> "Overload":
         """Lower the kernel for argument types (a signature in any form that Numba takes); returns the Overload."""
         argument_types, return_type = sigutils.normalize_signature(signature)

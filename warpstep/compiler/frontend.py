@@ -388,7 +388,13 @@ def compiling(debug: bool, compute_capability: tuple) -> Iterator[CUDAFlags]:
     flags.no_cfunc_wrapper = True
     flags.error_model = "python" if debug else "numpy"
     flags.compute_capability = compute_capability
-    with global_compiler_lock, gpu_target(), quick_passes(), paused_collector(), ConfigStack().enter(flags):
+    with (
+        global_compiler_lock,
+        gpu_target(),
+        quick_passes(types_only=True),
+        paused_collector(),
+        ConfigStack().enter(flags),
+    ):
         yield flags
 
 

@@ -1,6 +1,6 @@
 """From a traced launch to the records of a `Recording`: sums by place in the source, coverage, traffic, occupancy."""
 
-import inspect
+import functools
 import linecache
 from collections import defaultdict
 from typing import Any
@@ -60,7 +60,7 @@ def summarize(prepared, recorder: Recorder, registers: int | None, advice: bool,
     return {
         "kernel": function.__name__,
         "filename": function.__code__.co_filename,
-        "source": _source(function),
+        "source": prepared.overload.kernel.source,
         "grid": launch.grid,
         "block": launch.block,
         "shared_bytes": launch.dynamic_shared,
@@ -87,14 +87,6 @@ def _where(launch):
     if launch.element is not None:
         return f"PE {launch.element.number} of {len(launch.element.world.elements)}"
     return f"device {launch.device}" if device.count() > 1 else ""
-
-
-def _source(function):
-    try:
-        lines, first = inspect.getsourcelines(function)
-    except (OSError, TypeError):
-        return 0, ""
-    return first, "".join(lines)
 
 
 def _place(filename, line):
@@ -286,10 +278,9 @@ def _traffic(recorder, accesses, operations, coverage, scale):
 
 def _sectors(cells, name, scale):
     """Distinct sectors of an allocation that were "read" or "written", scaled, at most all."""
-    flags = getattr(cells, name)
-    if not flags.size:
-        return 0
-    touched = np.logical_or.reduceat(flags, np.arange(0, flags.size, SECTOR // cells.size))
+    flags, each = getattr(cells, name), SECTOR // cells.size
+    words = np.pad(flags, (0, -flags.size % each)).view(f"u{min(each, 8)}")  # several flags at a time
+    touched = functools.reduce(np.bitwise_or, words.reshape(-1, max(each // 8, 1)).T)
     return min(round(np.count_nonzero(touched) * scale), touched.size)
 
 

@@ -45,13 +45,12 @@ class HeatMap:
             mask = np.broadcast_to(mask, shape)
         cells = np.broadcast_to(cells, shape)
         chosen = cells.reshape(-1) if mask is None else cells[mask]
-        counts = np.bincount(chosen, minlength=self.reads.size) * (ids.size if same else 1)
-        if op == "load":
-            self.reads += counts
-            return
-        self.writes += counts
+        times = ids.size if same else 1
         if op != "store":
-            self.reads += counts
+            np.add.at(self.reads, chosen, times)
+        if op == "load":
+            return
+        np.add.at(self.writes, chosen, times)
         if same:
             self.writer[chosen] = ids[-1]
         else:
