@@ -21,6 +21,7 @@ from typing import Any
 LOADED = time.time()
 
 from warpstep import _compilers
+from warpstep.stack import with_room
 
 _compilers.require(_compilers.NUMBA_CUDA)
 
@@ -91,6 +92,7 @@ def launch_configuration_class() -> type:
     return _LaunchConfiguration
 
 
+@with_room
 def compiled_kernel(launch, args: tuple) -> Any:
     """Find the compiled kernel that a configured one launches for these arguments, or compile it."""
     from numba.cuda.dispatcher import _LAUNCH_CONFIG_KW, _dispatcher
