@@ -223,7 +223,8 @@ def quick_passes(types_only: bool = False):
 
 
 _run, _type_call, _find_path = postproc.PostProcessor.run, BaseFunction.get_call_type, ir.Loc._get_path
-#: Signatures of operators and other functions that are no overloads: those are compiled, which depends on more.
+#: Signatures of operators and other functions that are no overloads: those are compiled, which depends on more. What a
+#: function takes may depend on the compute capability.
 _signatures: dict = {}
 #: {name of a file of source: its path from here}
 _paths: dict = {}
@@ -246,7 +247,9 @@ def _run_without_lifetimes(self, emit_dels=False, extend_lifetimes=False):
 
 
 def _type_call_once(self, context, args, kws):
-    key = self, context, tuple(args), tuple(kws.items())
+    flags = ConfigStack.top_or_none()
+    options = None if flags is None else (flags.error_model, flags.compute_capability)
+    key = self, context, tuple(args), tuple(kws.items()), options
     found = _signatures.get(key)
     if found is None:
         found = _type_call(self, context, args, kws)
