@@ -32,10 +32,10 @@ def pytest_xdist_auto_num_workers():
     return max(1, min(cores - 1, fitting, MAX_WORKERS))
 
 
-def pytest_sessionfinish(session):
-    if hasattr(session.config, "workerinput"):
-        # xdist ends a process by an interrupt; hypothesis, called by the collector of garbage, would report it.
-        gc.disable()
+def pytest_sessionfinish():
+    # pytest collects garbage before it ends: seconds, after thousands of tests. xdist interrupts a process that takes
+    # more than 5 seconds to end.
+    gc.freeze()
 
 
 def pytest_collection_finish():
