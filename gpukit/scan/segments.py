@@ -24,7 +24,7 @@ from gpukit.backend import cuda, float32, int32, int64, types, uint32, uint64
 from gpukit.intrinsics import load_acquire
 from gpukit.intrinsics.vectors import make_load, make_store
 from gpukit.reduce.fast import make_add_row
-from gpukit.reduce.primitives import is_last, make_combine_lanes, make_combine_warps
+from gpukit.reduce.primitives import is_last, make_combine_lanes, make_combine_warps, make_take_if
 from gpukit.scan.api import checked_operand
 from gpukit.scan.fast import FIRST, GROUP, count_words, draw, make_publish, make_receive, words_of
 from gpukit.scan.primitives import FULL, make_fold_lanes
@@ -340,21 +340,20 @@ def make_add_few(operation, lanes):
 
     The order of elements must not matter.
     """
-    combine, transform, identity = operation.combine, operation.transform, operation.identity
-    accumulator, combine_lanes = operation.accumulator, make_combine_lanes(operation, lanes)
+    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
+    take_if, combine_lanes = make_take_if(operation, 1), make_combine_lanes(operation, lanes)
 
     @cuda.jit(device=True)
     def add_few(x, start, n):
-        total, i = accumulator(identity), uint64(cuda.threadIdx.x) % uint64(lanes)
+        total, i = accumulator(identity), uint32(cuda.threadIdx.x) % uint32(lanes)
         held = cuda.local.array(LOADS, accumulator)
-        while i < n:
-            for k in range(LOADS):  # out-of-range lanes read the first element: no branch, so all loads overlap
-                inside = i + uint64(k * lanes) < n
-                value = accumulator(transform(x[start + (i + uint64(k * lanes) if inside else uint64(0))]))
-                held[k] = value if inside else accumulator(identity)
+        while i < uint32(n):
+            for k in range(LOADS):
+                at = uint32(i + uint32(k * lanes))
+                held[k] = take_if(x, start + uint64(at), at < uint32(n))
             for k in range(LOADS):
                 total = accumulator(combine(total, held[k]))
-            i += uint64(LOADS * lanes)
+            i = uint32(i + uint32(LOADS * lanes))
         return combine_lanes(total)
 
     return add_few
