@@ -24,6 +24,8 @@ UNIT = 512
 MAX_BACK, MAX_BYTES = 32, 64 << 20
 #: Bytes that are allocated before sizes that nobody asks for are let go; and bytes that are kept ready at most.
 MAX_MADE = 256 << 20
+#: Bytes of an allocation that blocks share.
+MAX_SHARED = 4 << 20
 
 
 def new_like(like, shape: tuple, dtype, stream) -> Any:
@@ -121,18 +123,22 @@ class Lender:
     Attributes
     ----------
     ready : dict of list
-        By size, blocks that no work uses: (device pointer, address, device array of the bytes).
+        By size, blocks that no work uses: (device pointer, address, size, device array that it is part of).
     back : deque
         Blocks that came back since the device was waited for. Finalisers append them, at any moment, in any thread.
     made : int
         Bytes allocated since memory was last let go.
+    blocks : Counter
+        By size, the number of blocks that these bytes are. An allocation makes as many more, because it takes longer
+        than a call: the first results of a size need few, and sizes that are asked for once waste nothing.
     """
 
     def __init__(self, device: int):
         self.device, self.ready, self.back, self.made = device, collections.defaultdict(list), collections.deque(), 0
+        self.blocks: collections.Counter = collections.Counter()
         self._lock = threading.RLock()  # a finaliser may come here, too
 
-    def lend(self, size: int) -> tuple[Any, int, Any]:
+    def lend(self, size: int) -> tuple[Any, int, int, Any]:
         """Lend a block of so many bytes; it comes back when it is appended to ``back``."""
         try:
             return self.ready[size].pop()
@@ -141,23 +147,28 @@ class Lender:
                 return self._find(size)
 
     def _find(self, size):
-        if len(self.back) >= MAX_BACK or sum(memory.size for *_, memory in [*self.back]) >= MAX_BYTES:
+        if len(self.back) >= MAX_BACK or sum(came for *_, came, _ in [*self.back]) >= MAX_BYTES:
             self._wait()
         if self.ready[size]:
             return self.ready[size].pop()
-        if self.made + size > MAX_MADE:  # for sizes that may not be asked for again
+        number = max(1, min(self.blocks[size], MAX_BACK, MAX_SHARED // size))
+        if self.made + number * size > MAX_MADE:  # for sizes that may not be asked for again
             self.ready.clear()
-            self.made = 0
-        self.made += size
-        memory = allocate("the result", (size,), np.uint8, 0)
-        address = address_of(memory)
-        return device_pointer(address), address, memory
+            self.blocks.clear()
+            self.made, number = 0, 1
+        self.made += number * size
+        self.blocks[size] += number
+        memory = allocate("the result", (number * size,), np.uint8, 0)
+        first, *others = range(address_of(memory), address_of(memory) + number * size, size)
+        self.ready[size].extend((device_pointer(address), address, size, memory) for address in others)
+        return device_pointer(first), first, size, memory
 
     def free(self):
         """Let go of all that is not lent; Numba waits for the device."""
         with self._lock:
             self.ready.clear()
             self.back.clear()
+            self.blocks.clear()
 
     def _wait(self):
         """Make ready what has come back, and let go of what is too much. What comes back meanwhile may be in use."""
@@ -169,7 +180,7 @@ class Lender:
             return
         held = sum(size * len(blocks) for size, blocks in [*self.ready.items()])
         for block in came:
-            size = block[-1].size
+            _, _, size, _ = block
             held += size
             if held <= MAX_MADE:
                 self.ready[size].append(block)

@@ -9,6 +9,7 @@ import pytest
 
 from gpukit import _numba, indexing
 from gpukit._host import new_arrays
+from gpukit._host.arrays import address_of
 from gpukit._host.keys import array_key
 from gpukit._host.new_arrays import Lender, make_like
 from gpukit._numba import cuda_api_error, device_array_class, device_pointer, make_array_in
@@ -103,7 +104,12 @@ def test_memory_is_lent_again_only_after_a_wait(host, lend, monkeypatch):
     lender, rng, live, in_use, seen, again = Lender(0), random.Random(1), [], set(), set(), 0
 
     def let_go():
-        in_use.add(live.pop(rng.randrange(len(live))).gpu_data.block[1])
+        in_use.add(bounds(live.pop(rng.randrange(len(live)))))
+
+    def bounds(array):
+        _, address, size, memory = array.gpu_data.block
+        assert 0 <= address - address_of(memory) <= memory.size - size
+        return address, address + size
 
     def during():
         in_use.clear()
@@ -117,10 +123,10 @@ def test_memory_is_lent_again_only_after_a_wait(host, lend, monkeypatch):
             continue
         size = 512 * rng.randint(1, 3)
         array = lend(lender, size)
-        _, address, memory = array.gpu_data.block
-        assert memory.size == size and address not in in_use | {other.gpu_data.block[1] for other in live}
-        again += address in seen
-        seen.add(address)
+        start, end = bounds(array)
+        assert end - start == size and all(end <= low or high <= start for low, high in {*in_use, *map(bounds, live)})
+        again += start in seen
+        seen.add(start)
         live.append(array)
     assert host.waits > 20 and again > 200
 
@@ -134,6 +140,16 @@ def test_many_arrays_cost_one_wait(host, lend):
     addresses = {lend(lender, size).gpu_data.block[1] for size in (1024, large, large)}
     assert host.waits == 20  # for the small ones
     assert lend(lender, large).gpu_data.block[1] in addresses and host.waits == 21
+
+
+def test_few_allocations_serve_many_arrays_of_a_size(host, lend, monkeypatch):
+    made, allocate = [], new_arrays.allocate
+    monkeypatch.setattr(new_arrays, "allocate", lambda *what: made.append(what[1][0]) or allocate(*what))
+    lender = Lender(0)
+    live = [lend(lender, 512) for _ in range(100)]
+    assert made == [512 * n for n in (1, 1, 2, 4, 8, 16, 32, 32, 32)]
+    live += [lend(lender, new_arrays.MAX_SHARED // 2) for _ in range(4)]
+    assert made[9:] == [new_arrays.MAX_SHARED // 2 * n for n in (1, 1, 2)]
 
 
 def test_memory_kept_for_new_arrays_is_bounded(host, lend, monkeypatch):
