@@ -61,7 +61,8 @@ def implicit(tile, wide_out):
     start_a, copy_a = make_start(rows, True, False), make_copy_along(rows, tile, row_a)
     list_pixels, copy_windows = make_list_pixels(tile), make_copy_windows(tile)
     clear, read, multiply, join = make_clear(tile), make_read(tile), make_multiply(tile), make_join(tile)
-    steps, store = make_steps(tile, read, multiply, slice_depth - 1), make_store(tile, wide_out)
+    steps = make_steps(tile, read, multiply, slice_depth - 1, holds_loads=thread_columns == 16)
+    store = make_store(tile, wide_out)
 
     @cuda.jit
     def implicit(x, weight, bias, out, geometry, sizes):

@@ -33,6 +33,7 @@ from gpukit.matmul import ladder, slim, tiles
 from gpukit.matmul.cost import Piece, choose, choose_turns, prefers_packed
 from gpukit.matmul.double import DoubleTile, double
 from gpukit.matmul.fast import SUM_THREADS, TURN_ROWS, TURN_TILE, choose_sum, fast, scale, sizes_of, turn, widen
+from gpukit.matmul.maps import movable_map
 from gpukit.matmul.operands import (
     Flat,
     Operand,
@@ -45,7 +46,8 @@ from gpukit.matmul.operands import (
     which_of,
 )
 from gpukit.matmul.packed import pack, packed, square_of, takes_vectors
-from gpukit.matmul.tensor import reads_grouped, takes_high, tensor_launches
+from gpukit.matmul.streamed import boxes_of, is_streamed, shared_bytes_of, streamed, threads_of
+from gpukit.matmul.tensor import array_of, both_rows, reads_grouped, takes_high, tensor_launches
 from gpukit.matmul.vector import (
     APART,
     THREADS,
@@ -636,7 +638,9 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
 def _turn_operands(flat: Flat, tile, m, n, multiprocessors, work):
     """Transpose the operands for which that pays: the launches, and the operands that the product then has."""
     counts, layout = (flat.a.rule[1], flat.b.rule[1]), flat.a.layout + flat.b.layout
-    turns_a, turns_b = choose_turns(tile, layout, m, n, flat.k, flat.batch, counts, multiprocessors)
+    fits = (flat.a.wide or layout[0] == "N") and (flat.b.wide or layout[1] == "T")
+    streams = fits and is_streamed(tile, flat.k, flat.alpha, flat.beta)
+    turns_a, turns_b = choose_turns(tile, layout, m, n, flat.k, flat.batch, counts, multiprocessors, streams)
     launches = []
     if turns_a:
         launch, turned = _launch_turn(flat.a, "turned a", m, flat.k, work)
@@ -794,9 +798,17 @@ def _piece_launches(piece: Piece, flat: Flat, work):
         scales, adds = False, False
     layout = flat.a.layout + flat.b.layout
     wide_a, wide_b = flat.a.wide and layout[0] == "T", flat.b.wide and layout[1] == "N"
-    shared_bytes = 0
+    threads, shared_bytes = tile.threads, 0
     if isinstance(tile, DoubleTile):
         kernel, shared_bytes = double(tile, layout, flat.a.wide, flat.b.wide, wide, scales, adds), tile.shared_bytes
+        intrinsics.allow_dynamic_shared(kernel, shared_bytes)
+    elif _streams(flat, tile, m, n):
+        cut = flat._replace(a=flat.a._replace(flat=a), b=flat.b._replace(flat=b))
+        a, b = (
+            movable_map(array_of(rows), box, work)
+            for rows, box in zip(both_rows(cut, m, n), boxes_of(tile), strict=True)
+        )
+        kernel, threads, shared_bytes = streamed(tile), threads_of(tile), shared_bytes_of(tile)
         intrinsics.allow_dynamic_shared(kernel, shared_bytes)
     else:
         wide = wide and (flat.k < SINGLE_STORES_MIN_K or tile.thread_columns < 16)
@@ -806,11 +818,19 @@ def _piece_launches(piece: Piece, flat: Flat, work):
     sizes = sizes_of(tile, m, n, flat.k, (flat.a.pitch, flat.b.pitch, pitch), parts)
     for z in range(0, batch, MAX_BLOCKS):
         blocks = *grid, min(batch - z, MAX_BLOCKS)
-        launch = configure_quietly(kernel, blocks, tile.threads, work.stream, shared_bytes)
+        launch = configure_quietly(kernel, blocks, threads, work.stream, shared_bytes)
         which = which_of(z, flat.a, flat.b)
         yield launch, (a, b, target, sizes, which, steps_of(flat.a, flat.b), *numbers)
     if parts > 1:
         yield _launch_sum((m, n, parts), target, out, flat, numbers, work.stream)
+
+
+def _streams(flat: Flat, tile, m, n):
+    """Whether `streamed` multiplies these operands: both lie across K, and tensor maps can describe them."""
+    if not is_streamed(tile, flat.k, flat.alpha, flat.beta):
+        return False
+    found = both_rows(flat, m, n)
+    return all(not rows.along and not rows.inner and rows.begins_aligned() for rows in found)
 
 
 def _launch_sum(shape, parts, out, flat, numbers, stream):

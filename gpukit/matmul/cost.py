@@ -204,6 +204,8 @@ COPY_ROWS, COPY_ROWS_BYTES = 3.0, 3.9e6
 #: four elements then: ``a`` beside a ``b`` that has such copies, and any other operand. The cost of transposing one:
 #: microseconds, and bytes per microsecond; max elements of the copy.
 TURN_LAST_GAIN, TURN_GAIN, TURN, TURN_BYTES, MAX_TURNED = 0.027, 0.066, 3.0, 3.5e6, 1 << 27
+#: The share that `gpukit.matmul.streamed.streamed` saves where both operands lie across K.
+STREAM_GAIN = 0.045
 #: Limits on cutting K: parts, elements of all parts, steps of a part, matrices.
 MAX_PARTS, MAX_ELEMENTS, MIN_STEPS, MAX_MATRICES = 96, 16 << 20, 2, MAX_GRID_YZ
 #: Of an axis.
@@ -442,18 +444,37 @@ def _speeds_for(layout):
 
 @functools.lru_cache(4096)
 def choose_turns(
-    tile: Tile, layout: str, m: int, n: int, k: int, batch: int, counts: tuple[int, int], multiprocessors: int
+    tile: Tile,
+    layout: str,
+    m: int,
+    n: int,
+    k: int,
+    batch: int,
+    counts: tuple[int, int],
+    multiprocessors: int,
+    streams: bool = False,
 ) -> tuple[bool, bool]:
-    """Tell whether it pays to transpose ``a``, and ``b``, of ``counts`` matrices each, where they lie along K."""
+    """Tell whether it pays to transpose ``a``, and ``b``, of ``counts`` matrices each, where they lie along K. If both
+    lie across K then, the product ``streams``.
+    """
 
-    def pays(gain, extent, count):
+    def cost(extent, count):
         size = count * extent * k
         fits = size <= MAX_TURNED and max(count, ceil_div(extent, TURN_TILE)) <= MAX_MATRICES
-        return fits and gain * time > TURN + 8 * size / TURN_BYTES
+        return TURN + 8 * size / TURN_BYTES if fits else float("inf")
+
+    def pays(gain, extent, count):
+        return gain * time > cost(extent, count)
 
     if tile != SPEEDS[0].tile:
         return False, False
     time = _best(m, n, k, batch, multiprocessors, SPEEDS)[0]
+    if streams:
+        along_a, along_b = layout[0] == "N", layout[1] == "T"
+        gain = STREAM_GAIN + (TURN_LAST_GAIN if along_a else 0) + (TURN_GAIN if along_b else 0)
+        costs = (cost(m, counts[0]) if along_a else 0) + (cost(n, counts[1]) if along_b else 0)
+        if gain * time > costs:
+            return along_a, along_b
     turns_b = layout[1] == "T" and pays(TURN_GAIN, n, counts[1])
     gain = TURN_LAST_GAIN if turns_b or layout[1] == "N" else TURN_GAIN
     return layout[0] == "N" and pays(gain, m, counts[0]), turns_b

@@ -111,13 +111,13 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False, layout="NN", wide_a=F
     # takes 2 % longer unless they are held back as in `make_steps`, with a across K 1 % unless the starts are divided.
     is_largest = thread_columns == 16
     holds_loads, divides = is_largest and along_a, is_largest and not along_a
-    find_starts = make_starts(divided_slowly)[1] if divides else starts_of
+    find_starts = make_starts(divided_slowly)[2] if divides else starts_of
     copy_tiles, join = make_copy_tiles(tile, wide_b, layout, wide_a), make_join(tile)
     combine = make_combine(tile, wide_out, adds)
     store = make_store_rows(tile) if gathers else make_store(tile, wide_out)
     start_a, start_b = make_start(rows, along_a, wide_a), make_start(columns, along_b, wide_b)
     clear, read, multiply = make_clear(tile), make_read(tile), make_multiply(tile)
-    steps = make_steps(tile, read, multiply, slice_depth - 1, layout)
+    steps = make_steps(tile, read, multiply, slice_depth - 1, layout, is_largest)
 
     @cuda.jit
     def fast(a, b, out, sizes, which, matrix_steps, alpha, beta):
@@ -353,16 +353,16 @@ def make_multiply(tile):
 
 
 @functools.cache
-def make_steps(tile, read, multiply, count, layout="NN"):
+def make_steps(tile, read, multiply, count, layout="NN", holds_loads=False):
     """Make the device function that reads for k while it multiplies what was read for k - 1, for ``count`` k from the
     given one on.
 
     The compiler does not unroll a loop of this size, so a function calls that of half the steps twice.
     """
-    (row_a, row_b), holds_loads, half = pitches(tile, layout), tile.thread_columns == 16, count // 2
+    (row_a, row_b), half = pitches(tile, layout), count // 2
     if count > 1:
-        first = make_steps(tile, read, multiply, half, layout)
-        second = make_steps(tile, read, multiply, count - half, layout)
+        first = make_steps(tile, read, multiply, half, layout, holds_loads)
+        second = make_steps(tile, read, multiply, count - half, layout, holds_loads)
 
         @cuda.jit(device=True, forceinline=True)
         def steps(tiles, at_a, at_b, sums, left, right, k):

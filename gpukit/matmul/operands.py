@@ -17,6 +17,7 @@ __all__ = [
     "is_aligned",
     "is_dense",
     "make_starts",
+    "matrices_of",
     "operand",
     "start_of",
     "starts_of",
@@ -147,8 +148,8 @@ def steps_of(*operands: Operand) -> tuple:
 
 @functools.cache
 def make_starts(divide):
-    """Make the device functions that find where matrix z of an operand begins, and those of ``a`` and ``b`` for matrix
-    z of the result, with a function that divides by a Divisor.
+    """Make the device functions that find where matrix z of an operand begins, and for matrix z of the result the
+    numbers of those of ``a`` and ``b``, and where they begin, with a function that divides by a Divisor.
     """
 
     @cuda.jit(device=True, forceinline=True)
@@ -157,18 +158,23 @@ def make_starts(divide):
         return uint64(z) * step + uint64(groups) * jump
 
     @cuda.jit(device=True, forceinline=True)
-    def starts_of(z, which, steps):
-        _, div_a, mod_a, group_a, div_b, mod_b, group_b = which
+    def matrices_of(z, which):
+        _, div_a, mod_a, _, div_b, mod_b, _ = which
         z_a, _ = divide(z, div_a)
         z_b, _ = divide(z, div_b)
         _, z_a = divide(z_a, mod_a)
         _, z_b = divide(z_b, mod_b)
-        return start_of(z_a, group_a, steps[0], steps[1]), start_of(z_b, group_b, steps[2], steps[3])
+        return z_a, z_b
 
-    return start_of, starts_of
+    @cuda.jit(device=True, forceinline=True)
+    def starts_of(z, which, steps):
+        z_a, z_b = matrices_of(z, which)
+        return start_of(z_a, which[3], steps[0], steps[1]), start_of(z_b, which[6], steps[2], steps[3])
+
+    return start_of, matrices_of, starts_of
 
 
-start_of, starts_of = make_starts(divided)
+start_of, matrices_of, starts_of = make_starts(divided)
 
 
 def broadcast_rule(own, lead):

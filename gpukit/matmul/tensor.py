@@ -42,7 +42,7 @@ from gpukit.matmul.warps import WarpTile, warps
 from warpstep.integers import ceil_div
 from warpstep.limits import LINE, MAX_GRID_YZ
 
-__all__ = ["Rows", "reads_grouped", "takes_high", "tensor_launches"]
+__all__ = ["Rows", "array_of", "both_rows", "reads_grouped", "takes_high", "tensor_launches"]
 
 #: Bytes that rows must begin at multiples of. Those of a copy are whole lines, so that a row of a tile is one.
 UNIT = 16
@@ -120,7 +120,7 @@ def tensor_launches(flat: Flat, m: int, n: int, name: str, work):
         yield from _sum_launches(parts, flat, m, n, 0, form, factors, work.stream)
         return
     has_groups = _check_capability()
-    found = _both_rows(flat, m, n)
+    found = both_rows(flat, m, n)
     kind, copied = _choose_kind(found, form, ways, (m, n, flat.k, batch), has_groups)
     copy = _copy_rows if _have_chunks(found, copied, form, ways) else _copy_each
     copies, operands = copy(found, copied, form, ways, work) if copied else ([], found)
@@ -152,7 +152,7 @@ def tensor_launches(flat: Flat, m: int, n: int, name: str, work):
         yield from _sum_launches(target, flat, m, n, summed, form, factors, work.stream)
 
 
-def _both_rows(flat: Flat, m: int, n: int) -> list[Rows]:
+def both_rows(flat: Flat, m: int, n: int) -> list[Rows]:
     return [
         _rows(operand, rows, flat.k, operand.layout == along)
         for operand, rows, along in zip((flat.a, flat.b), (m, n), "NT", strict=True)
@@ -161,7 +161,7 @@ def _both_rows(flat: Flat, m: int, n: int) -> list[Rows]:
 
 def reads_grouped(flat: Flat, m: int, n: int, name: str) -> bool:
     """Whether operands of which one is grouped are multiplied as they lie."""
-    form, has_groups, found = FORMATS[name], _check_capability(), _both_rows(flat, m, n)
+    form, has_groups, found = FORMATS[name], _check_capability(), both_rows(flat, m, n)
     kind, copied = _choose_kind(found, form, (PLAIN, PLAIN), (m, n, flat.k, flat.batch), has_groups)
     if kind == "small":
         return True
@@ -321,7 +321,7 @@ def _group_launches(tile, name, sizes, operands, out, stores, factors, work):
     of_cluster = tile.cluster * tile.slices
     if of_cluster > 1:
         intrinsics.set_cluster_size(kernel, of_cluster)
-    maps = [movable_map(_array_of(rows), box, work) for rows, box in zip(operands, found_boxes, strict=True)]
+    maps = [movable_map(array_of(rows), box, work) for rows, box in zip(operands, found_boxes, strict=True)]
     down, across, steps = tile.down(m), ceil_div(n, tile.columns), ceil_div(k, FORMATS[name].depth)
     inner = tuple(rows.inner or (ALL if rows.along else 1) for rows in operands)
     order = make_order(down, across, steps, 1, batch, tuple(rows.rule for rows in operands), inner)
@@ -345,7 +345,7 @@ def _layout_of(operands):
     return ("N" if operands[0].along else "T") + ("T" if operands[1].along else "N")
 
 
-def _array_of(rows: Rows):
+def array_of(rows: Rows):
     """The matrices of an operand as an array of three axes. If they are grouped, the groups are below one another, or
     if they lie across K the matrices of one beside each other: K ends where it does in memory.
     """

@@ -43,8 +43,8 @@ BLOCKS, MIN_ACROSS, MIN_ALONG = 3, 256, 4096
 MAX_WARP_K, MAX_LONG_K = 2048, 8192
 #: Up to this K all blocks of `across` have whole columns: to add up parts takes 1 us.
 MAX_WHOLE_K = 512
-#: Up to this K a thread of `across` may have a column of its own. Where there are fewer results than this, so many
-#: threads read a row, and there are fewer parts.
+#: Up to this K a thread of `across` may have a column of its own. Where there are not more results than this, times
+#: those of a load, so many threads read a row, and there are fewer parts.
 MAX_BLOCK_K, MIN_LANES, FEW_RESULTS, FEW_BLOCKS = 32, 8, 4096, 2
 #: From so many rows on, which do not begin at multiples of 16 bytes, so few threads of `along` read one.
 MANY_ROWS, NARROW_LANES = 1 << 16, 8
@@ -87,7 +87,7 @@ def choose_vector(
         # Warps that come and go cost more than the loads: of many rows a lane has several.
         while MIN_SHARED < lanes <= LANES and count * batch * lanes > MANY_LANES and k * 2 <= UNROLL * width * lanes:
             lanes //= 2
-    elif count * batch < FEW_RESULTS and not apart:
+    elif count * batch <= FEW_RESULTS * width and not apart:
         lanes, blocks_each = MIN_LANES, FEW_BLOCKS
     else:
         lanes = max(MIN_LANES, min(LANES, next_power_of_two(ceil_div(count, width))))

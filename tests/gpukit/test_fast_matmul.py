@@ -66,6 +66,28 @@ def test_operands_along_k_are_transposed_first(turns, monkeypatch):
     check(product.copy_to_host(), np.broadcast_to(a[0], a.shape), b)
 
 
+@pytest.mark.parametrize(
+    ("layout", "names"), [("TN", []), ("NN", ["turn"]), ("NT", ["turn", "turn"]), ("TT", ["turn"])]
+)
+def test_the_largest_tile_is_streamed_across_k(layout, names, chosen, monkeypatch):
+    """More steps than stages; ragged, in parts of K, with one of two matrices for each result; as on other devices."""
+    monkeypatch.setattr(host, "choose_turns", lambda *_: (layout[0] == "N", layout[1] == "T"))
+    m, n, k = 132, 260, host.SINGLE_STORES_MIN_K + 9
+    a, b = operands((m, k), (2, k, n))
+    on_device = laid_out(a, ORDERS[layout[0]]), laid_out(b, (0, *(1 + i for i in ORDERS[layout[1]])))
+    for parts, name in ((1, "streamed"), (2, "streamed"), (2, "fast")):
+        chosen([Piece(0, 0, m, n, SPEEDS[0].tile, parts)])
+        if name == "fast":
+            monkeypatch.setattr(host, "is_streamed", lambda *_: False)
+        out = cuda.to_device(poisoned(2, m, n))
+        steps = matmul.steps("auto", *on_device, out)
+        used = [launch.dispatcher.py_func.__name__ for launch, _ in steps]
+        assert used == [*names, name, *["sum_parts"][: parts - 1]]
+        for launch, arguments in steps:
+            launch(*arguments)
+        check(out.copy_to_host(), a, b)
+
+
 def test_deep_products_of_the_largest_tile(chosen):
     tile = SPEEDS[0].tile
     a, b, out = *operands((5, host.SINGLE_STORES_MIN_K + 5), (host.SINGLE_STORES_MIN_K + 5, 20)), poisoned(5, 20)
@@ -74,16 +96,17 @@ def test_deep_products_of_the_largest_tile(chosen):
     check(out, a, b)
 
 
-@pytest.mark.parametrize(("speed", "n"), [(SPEEDS[2], 21), (SPEEDS[5], 20)])
+@pytest.mark.parametrize(("speed", "n"), [(SPEEDS[0], 20), (SPEEDS[2], 21), (SPEEDS[5], 20)])
 def test_no_tile_has_a_finding(speed, n, chosen):
     tile, m = speed.tile, speed.tile.rows + 1
     k = tile.depth * tile.stages + 5
-    a, b, out = *operands((m, k), (k, n)), poisoned(m, n)
+    a, b = operands((m, k), (k, n))
+    out = cuda.to_device(poisoned(m, n))
     chosen([Piece(0, 0, m, n, tile, 2)], n % 4 != 0)
-    for launch, arguments in matmul.steps("fast", a, b, out):
+    for launch, arguments in matmul.steps("fast", cuda.to_device(a), cuda.to_device(b), out):
         trace = gpukit.trace(launch, *arguments)
         assert trace.findings == []
-    check(out, a, b)
+    check(out.copy_to_host(), a, b)
 
 
 def test_pieces_meet_without_a_gap(chosen):
