@@ -37,9 +37,11 @@ from gpukit.matmul.maps import movable_map
 from gpukit.matmul.operands import (
     Flat,
     Operand,
+    as_rows,
     broadcast_rule,
     is_aligned,
     is_dense,
+    lie_along,
     operand,
     steps_of,
     turned,
@@ -592,6 +594,10 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
         # The same b for all: more rows of one product.
         m, batch = batch * m, 1
         a, b = a._replace(rule=(1, 1), step=0), b._replace(rule=(1, 1), step=0)
+    elif rules == ((batch, 1), (1, batch)) and n == 1 < m and lie_along(b, k) and not (is_grouped or is_double):
+        # The same a for all columns: one product of these, as rows, by its transpose.
+        (a, b), m, n, batch = (as_rows(b, k), turned(a)._replace(rule=(1, 1), step=0)), batch, m, 1
+        out = out.reshape(m, n)
     flat = Flat(a, b, out.reshape(-1), k, n, batch, is_aligned(out), alpha, beta)
     as_they_are = not is_grouped or format_name is None
     as_they_are = as_they_are or 1 < min(m, n) and k > 0 and reads_grouped(flat, m, n, str(format_name))

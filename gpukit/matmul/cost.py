@@ -27,6 +27,7 @@ from warpstep.values import check_int
 
 __all__ = [
     "SPEEDS",
+    "Access",
     "Piece",
     "Speed",
     "choices",
@@ -39,6 +40,21 @@ __all__ = [
     "prefers_packed",
     "tensor_time",
 ]
+
+
+class Access(NamedTuple):
+    """How ``a`` and ``b`` are read.
+
+    Attributes
+    ----------
+    lines : (float, float)
+        Cache lines that a row of a tile lies in, on average, for groups of warps.
+    widths : (int, int)
+        Elements that a lane loads at a time, for warps that load what they multiply to their registers.
+    """
+
+    lines: tuple[float, float] = (1.0, 1.0)
+    widths: tuple[int, int] = (8, 8)
 
 
 class Speed(NamedTuple):
@@ -151,21 +167,23 @@ TENSOR_SPEEDS = {
     "warps": (Speed(WarpTile(128, 256, 64, 64, 3, 128), 1, 1.03, 1.03, 3.0, 1), *SMALL_WARP_SPEEDS),
     "short warps": (Speed(WarpTile(128, 256, 64, 64, 4), 1, 0.55, 0.55, 3.0, 1), *SMALL_WARP_SPEEDS),
     "small": (
-        Speed(SmallTile(32, 32, 16, 16, 2, 64), 7, 0.16, 0.68, 1.1, 1),
+        Speed(SmallTile(32, 32, 16, 16, 2, 64), 7, 0.17, 0.18, 1.5, 1),
         Speed(SmallTile(64, 64, 32, 16, 2, 64), 2, 0.259, 0.89, 1.8, 1),
-        Speed(SmallTile(64, 64, 32, 16, 2, 128), 2, 0.775, 1.05, 1.6, 1),
+        Speed(SmallTile(64, 64, 32, 16, 2, 128), 2, 0.795, 1.0, 1.6, 1),
         Speed(SmallTile(128, 16, 16, 16, 2, 128), 2, 0.74, 1.26, 1.6, 1),
         Speed(SmallTile(16, 128, 16, 16, 2, 128), 2, 0.78, 1.25, 1.6, 1),
-        Speed(SmallTile(32, 32, 16, 16, 2, 256), 3, 0.344, 1.69, 1.1, 1),
+        Speed(SmallTile(32, 32, 16, 16, 2, 256), 3, 0.344, 2.8, 0.2, 1),
         Speed(ShallowTile(64, 16, 32), 11, 0.20, 0.5, 0.8, 1),
         Speed(ShallowTile(64, 32, 32), 8, 0.30, 0.7, 0.8, 1),
         Speed(ShallowTile(64, 64, 32), 6, 0.45, 1.4, 0.8, 1),
         Speed(ShallowTile(32, 128, 32), 6, 0.45, 1.4, 0.8, 1),
         Speed(ShallowTile(16, 256, 32), 6, 0.45, 1.4, 0.8, 1),
-        Speed(ShallowTile(16, 16, 32, True), 40, 0.042, 0.8, 0.8, 1),
-        Speed(ShallowTile(16, 16, 64, True), 32, 0.1, 1.4, 1.0, 1),
-        Speed(SlicedTile(16, 16, 8, 1), 4, 0.37, 0.97, 0.6, 1),
-        Speed(SlicedTile(16, 16, 8, 2), 3, 0.60, 1.39, 1.0, 1),
+        Speed(ShallowTile(16, 16, 32, True), 40, 0.044, 0.62, 1.2, 1),
+        Speed(ShallowTile(16, 16, 64, True), 32, 0.06, 2.1, 0.6, 1),
+        Speed(ShallowTile(16, 32, 64, True), 24, 0.11, 0.84, 0.6, 1),
+        Speed(SlicedTile(16, 16, 8, 1), 4, 0.79, 0.65, 0.4, 1),
+        Speed(SlicedTile(16, 16, 4, 2), 5, 0.75, 1.2, 0.5, 1),
+        Speed(SlicedTile(16, 16, 8, 2), 3, 1.39, 0.93, 0.3, 1),
     ),
 }
 #: The most rows of ``a`` that "few" tiles have.
@@ -189,8 +207,8 @@ ZERO = 0.003
 MEMORY, PARTS = 2.6e6, 6e6
 #: What groups of warps reach, together and on each multiprocessor.
 STREAM, STREAM_ALONE = 3.3e6, 5.2e4
-#: The ``lines`` of `predict` for rows that begin at multiples of a line.
-ALIGNED = 1.0, 1.0
+#: That of operands whose rows begin at multiples of a line, and lie along K.
+ALIGNED = Access()
 #: Rows of a multiple of so many elements are stored by 16 bytes. If others are stored: elements per microsecond, and,
 #: by groups of warps, microseconds of a launch.
 WIDE_STORE, NARROW_STORES, NARROW_GROUPS = 8, 1.2e4, 1.3
@@ -208,6 +226,8 @@ TURN_LAST_GAIN, TURN_GAIN, TURN, TURN_BYTES, MAX_TURNED = 0.027, 0.066, 3.0, 3.5
 STREAM_GAIN = 0.045
 #: Limits on cutting K: parts, elements of all parts, steps of a part, matrices.
 MAX_PARTS, MAX_ELEMENTS, MIN_STEPS, MAX_MATRICES = 96, 16 << 20, 2, MAX_GRID_YZ
+#: Share of a step that does not shorten if lanes load several elements at a time. Tiles have the times of single ones.
+ALWAYS = 0.2
 #: Of an axis.
 MAX_SIZE = 2**31 - 1
 #: Tiles of `SPEEDS` for which a result is cut in two pieces, and the factor by which these must be faster. On an H200
@@ -240,14 +260,13 @@ def predict(
     parts: int,
     multiprocessors: int,
     nbytes: int | None = None,
-    lines: tuple[float, float] = ALIGNED,
+    access: Access = ALIGNED,
 ) -> float:
     """Predict the microseconds of a product by one tile, with K in so many parts, and with so many bytes in memory,
-    those of all matrices unless given. ``lines`` are the cache lines that a row of a tile of ``a`` and ``b`` lies in,
-    on average, for groups of warps.
+    those of all matrices unless given.
     """
-    tile, itemsize = speed.tile, speed.itemsize
-    tiles, slices, zeros, lines = _tiles(tile, m, n, lines)
+    tile, itemsize, speed = speed.tile, speed.itemsize, _loading(speed, access.widths)
+    tiles, slices, zeros, lines = _tiles(tile, m, n, access.lines)
     multiprocessors = int(multiprocessors * SLICES[slices])
     blocks = tiles * batch * parts * slices
     work, rest, launch = _costs(speed, n, blocks, multiprocessors, lines)
@@ -263,6 +282,17 @@ def predict(
     memory = nbytes / (min(STREAM, STREAM_ALONE * min(blocks, multiprocessors)) if is_stream else MEMORY)
     time = launch + (time**4 + memory**4) ** 0.25  # the longer of the two; more if they are close
     return time + (_time_to_add(tile, itemsize, batch * m * n, parts) if parts * slices > 1 else 0)
+
+
+def _loading(speed, widths):
+    """The speed of a tile if lanes load so many elements of ``a`` and ``b`` at a time to their registers."""
+    tile = speed.tile
+    if not isinstance(tile, ShallowTile | SlicedTile):
+        return speed
+    rows, columns = (tile.rows, tile.columns) if isinstance(tile, SlicedTile) else (tile.warp_rows, tile.warp_columns)
+    loads = (rows / widths[0] + columns / widths[1]) / (rows + columns)
+    factor = ALWAYS + (1 - ALWAYS) * loads
+    return speed._replace(work=factor * speed.work, latency=factor * speed.latency)
 
 
 def _tiles(tile, m, n, lines):
@@ -338,9 +368,9 @@ def half_kind() -> str:
 
 
 @functools.lru_cache(4096)
-def _best(m, n, k, batch, multiprocessors, speeds, lines=ALIGNED):
+def _best(m, n, k, batch, multiprocessors, speeds, access=ALIGNED):
     """(microseconds, Tile, parts) of the fastest choice for one launch."""
-    found = choices(m, n, k, batch, multiprocessors, speeds=speeds, lines=lines, in_slices=True)
+    found = choices(m, n, k, batch, multiprocessors, speeds=speeds, access=access, in_slices=True)
     return min(found, key=lambda choice: choice[0])
 
 
@@ -352,7 +382,7 @@ def choices(
     multiprocessors: int,
     nbytes: int | None = None,
     speeds: tuple = SPEEDS,
-    lines: tuple[float, float] = ALIGNED,
+    access: Access = ALIGNED,
     in_slices: bool = False,
 ) -> Iterator[tuple[float, Any, int]]:
     """Yield (microseconds, tile, parts of K) of all choices for one launch, as `predict` expects them.
@@ -362,16 +392,16 @@ def choices(
     for speed in speeds:
         if isinstance(speed.tile, ShallowTile):  # all of K in one part
             if speed.tile.apart or k <= speed.tile.depth:
-                yield predict(speed, m, n, k, batch, 1, multiprocessors, nbytes, lines), speed.tile, 1
+                yield predict(speed, m, n, k, batch, 1, multiprocessors, nbytes, access), speed.tile, 1
             continue
         if in_slices and isinstance(speed.tile, GroupTile):
             for tile in _slices_of(speed.tile, m, n, k, batch):
-                yield predict(speed._replace(tile=tile), m, n, k, batch, 1, multiprocessors, nbytes, lines), tile, 1
+                yield predict(speed._replace(tile=tile), m, n, k, batch, 1, multiprocessors, nbytes, access), tile, 1
             continue
         steps = ceil_div(k, speed.tile.depth) // (1 if isinstance(speed.tile, SlicedTile) else MIN_STEPS)
         most = min(MAX_PARTS, MAX_ELEMENTS // (batch * m * n), steps)
         for parts in range(1, max(1, most if batch <= MAX_MATRICES else 1) + 1):
-            yield predict(speed, m, n, k, batch, parts, multiprocessors, nbytes, lines), speed.tile, parts
+            yield predict(speed, m, n, k, batch, parts, multiprocessors, nbytes, access), speed.tile, parts
 
 
 def _slices_of(tile, m, n, k, batch):
@@ -493,13 +523,13 @@ def prefers_packed(m: int, n: int, k: int, batch: int, itemsize: int, multiproce
 
 
 def choose_tensor(
-    m: int, n: int, nbytes: int, batch: int, multiprocessors: int, kind: str, lines: tuple[float, float] = ALIGNED
+    m: int, n: int, nbytes: int, batch: int, multiprocessors: int, kind: str, access: Access = ALIGNED
 ) -> tuple[Any, int]:
     """Choose the tile for tensor cores, and the parts of K, none of them empty; a row of K has ``nbytes``.
 
-    ``kind`` is a key of ``TENSOR_SPEEDS``, ``lines`` as of `predict`.
+    ``kind`` is a key of ``TENSOR_SPEEDS``, ``access`` as of `predict`.
     """
-    _, tile, parts = _best(m, n, nbytes, batch, multiprocessors, TENSOR_SPEEDS[kind], lines)
+    _, tile, parts = _best(m, n, nbytes, batch, multiprocessors, TENSOR_SPEEDS[kind], access)
     steps = ceil_div(nbytes, tile.depth)
     return tile, ceil_div(steps, ceil_div(steps, parts))
 
@@ -514,13 +544,13 @@ def tensor_time(
     kind: str,
     copies: tuple[int, ...] = (),
     by_rows: bool = False,
-    lines: tuple[float, float] = ALIGNED,
+    access: Access = ALIGNED,
 ) -> float:
     """Predict the microseconds of `choose_tensor`'s choice, after copies of operands of so many bytes.
 
     ``by_rows``: the copies are those of `gpukit.matmul.align.align_rows`.
     """
-    time = _best(m, n, nbytes, batch, multiprocessors, TENSOR_SPEEDS[kind], lines)[0]
+    time = _best(m, n, nbytes, batch, multiprocessors, TENSOR_SPEEDS[kind], access)[0]
     if by_rows and copies:
         return time + COPY_ROWS + 2 * sum(copies) / COPY_ROWS_BYTES
     return time + sum(COPY + 2 * copied / WIDEN_BYTES for copied in copies)

@@ -13,9 +13,11 @@ from gpukit.divisors import divided, make_divisor
 __all__ = [
     "Flat",
     "Operand",
+    "as_rows",
     "broadcast_rule",
     "is_aligned",
     "is_dense",
+    "lie_along",
     "make_starts",
     "matrices_of",
     "operand",
@@ -111,6 +113,18 @@ def operand(array, lead, grouped: bool = False) -> Operand | None:
 def turned(matrix: Operand) -> Operand:
     """The transpose of an operand."""
     return matrix._replace(layout="T" if matrix.layout == "N" else "N")
+
+
+def lie_along(columns: Operand, k: int) -> bool:
+    """Whether matrices of one column with ``k`` elements are rows of one matrix."""
+    return (columns.layout == "T" or columns.pitch == 1) and columns.step >= k > 0
+
+
+def as_rows(columns: Operand, k: int) -> Operand:
+    """The matrix whose rows they are."""
+    item = dtype_of(columns.flat).itemsize
+    wide = all(size % 16 == 0 for size in (address_of(columns.flat), columns.step * item, k * item))
+    return Operand(columns.flat, "N", columns.step, 0, (1, 1), wide)
 
 
 def is_dense(matrix: Operand, extent: int, k: int, is_along: bool, batch: int) -> bool:

@@ -424,8 +424,10 @@ def make_places(along, wide, count):
         pitch = uint32(inner.value | uint32(width))
         start = uint32(to + uint32(unit * outer.value) * pitch)
         for i in range(count):
-            x = uint32(lane * uint32(count) + uint32(i)) if together else uint32(lane + uint32(i) * lanes)
-            x = min(x, uint32(left - uint32(1)))
+            if together:  # those past the last read the last ones, which begin at a multiple of 16 bytes too
+                x = uint32(min(uint32(lane * uint32(count)), uint32(left - uint32(count))) + uint32(i))
+            else:
+                x = min(uint32(lane + uint32(i) * lanes), uint32(left - uint32(1)))
             found[i] = uint32(start + x * pitch if along else start + x)
         return uint32(to + uint32(units * outer.value) * pitch)
 

@@ -1,14 +1,17 @@
 """A product with a small K, or many small ones, on tensor cores, of operands of 2 bytes that lie anywhere.
 
-Each warp loads what it multiplies straight to its registers, element by element, and waits for no other warp. K is
-covered by an instruction or two, or the warps of a block have matrices of their own: so hardly anything is read twice.
+Each warp loads what it multiplies straight to its registers, and waits for no other warp. K is covered by an
+instruction or two, or the warps of a block have matrices of their own: so hardly anything is read twice.
+
+A sum has any order, and so have the rows and columns of a tile. So a lane may hold neighbours in memory where the
+instruction has elements that lie apart, as long as both operands agree on K: one access loads several of them then.
 """
 
 import functools
 from typing import NamedTuple
 
 from gpukit.backend import cuda, types, uint8, uint32, uint64
-from gpukit.intrinsics import load2, mma
+from gpukit.intrinsics import byte_perm, load4, mma
 from gpukit.matmul.formats import FORMATS, INSTRUCTION
 from gpukit.matmul.raster import place, starts_of
 from gpukit.matmul.rows import WARP_ROWS, rows_bytes
@@ -16,10 +19,12 @@ from gpukit.matmul.warps import make_store
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
 
-__all__ = ["ShallowTile", "shallow"]
+__all__ = ["ACROSS", "WIDTHS", "ShallowTile", "make_fetches", "shallow"]
 
 #: Warps of a block.
 WARPS = 4
+#: Elements that an access loads: 16 bytes, 4 bytes or one element; the most of them across K.
+WIDTHS, ACROSS = (8, 2, 1), 2
 
 
 class ShallowTile(NamedTuple):
@@ -50,6 +55,10 @@ class ShallowTile(NamedTuple):
         """Columns of a warp."""
         return self.columns if self.apart else self.rows * self.columns // (WARPS * WARP_ROWS)
 
+    def width(self, along: bool, extent: int) -> int:
+        """The most elements of an operand that a lane loads at a time."""
+        return 4 * self.depth // INSTRUCTION if along else ACROSS
+
     def blocks(self, tiles: int) -> int:
         """Blocks for so many tiles."""
         return ceil_div(tiles, WARPS) if self.apart else tiles
@@ -66,22 +75,24 @@ class ShallowTile(NamedTuple):
 
 
 @functools.cache
-def shallow(tile, name, layout, parts, wide, scales=False, evens=(False, False)):
+def shallow(tile, name, layout, parts, wide, scales=False, widths=(1, 1)):
     """Make the kernel of out = a b for matrices in a batch, with the arguments of `gpukit.matmul.sliced.sliced` up to
-    ``factors``. K has ``tile.depth`` bytes at most unless the tiles are apart. ``name`` is "float16" or "bfloat16".
-    ``evens``: whether pairs along K of ``a`` and ``b`` lie at multiples of 4 bytes, and K is even.
+    ``factors``. K has ``tile.depth`` bytes at most unless the tiles are apart. ``name`` is "float16" or "bfloat16";
+    ``widths`` are as there.
     """
     form, (rows, columns, depth, apart) = FORMATS[name], tile
     total, pieces, across, warps_down = form.total, depth // INSTRUCTION, tile.warp_columns // 8, rows // WARP_ROWS
     halves, float16, warp_columns = name == "float16", types.float16, tile.warp_columns
-    load_a, load_b = make_load_pair(layout[0] == "N", evens[0]), make_load_pair(layout[1] == "T", evens[1])
-    store = make_store(tile, form, parts, wide, scales)
+    (fetch_a, row_of), (fetch_b, column_of) = make_fetches(layout, widths, 2, across, pieces)
+    moves = layout[0] == "T" and widths[0] > 1 or layout[1] == "N" and widths[1] > 1
+    store = make_store(tile, form, parts, wide, scales, (row_of, column_of) if moves else None)
+    words = 2 * pieces
 
     @cuda.jit(launch_bounds=(tile.threads, 1))
     def shallow(a, b, out, sizes, order, matrix_steps, factors):
         memory = cuda.shared.array(0, uint8, alignment=128)
         sums = cuda.local.array((1, across, 4), total)
-        left, right = cuda.local.array((pieces, 4), uint32), cuda.local.array((pieces, across, 2), uint32)
+        left, right = cuda.local.array((2, words), uint32), cuda.local.array((across, words), uint32)
         m, n, k, pitch_a, pitch_b = sizes
         number, warp = uint32(cuda.blockIdx.x), uint32(cuda.threadIdx.x) // uint32(WARP)
         if apart:
@@ -98,23 +109,16 @@ def shallow(tile, name, layout, parts, wide, scales=False, evens=(False, False))
         for j in range(across):
             for e in range(4):
                 sums[0, j, e] = total(0)
-        # A lane holds rows, or columns, g and g + 8, for K of 2 t and 2 t + 1, and of 8 more.
-        g, t = lane // uint32(4), lane % uint32(4) * uint32(2)
+        g, t = lane // uint32(4), lane % uint32(4)
         first = uint32(0)
         while first < k:
-            for p in range(pieces):
-                for e in range(4):
-                    down, at = uint32(row + g + uint32(e % 2 * 8)), uint32(first + t + uint32(16 * p + e // 2 * 8))
-                    left[p, e] = load_a(a, start_a, down, at, m, k, pitch_a)
-            for p in range(pieces):
-                for j in range(across):
-                    for e in range(2):
-                        on, at = uint32(col + g + uint32(8 * j)), uint32(first + t + uint32(16 * p + e * 8))
-                        right[p, j, e] = load_b(b, start_b, on, at, n, k, pitch_b)
+            fetch_a(left, a, start_a, row, g, t, first, m, k, pitch_a)
+            fetch_b(right, b, start_b, col, g, t, first, n, k, pitch_b)
             for j in range(across):
                 four = sums[0, j, 0], sums[0, j, 1], sums[0, j, 2], sums[0, j, 3]
                 for p in range(pieces):
-                    from_a, from_b = (left[p, 0], left[p, 1], left[p, 2], left[p, 3]), (right[p, j, 0], right[p, j, 1])
+                    from_a = left[0, 2 * p], left[1, 2 * p], left[0, 2 * p + 1], left[1, 2 * p + 1]
+                    from_b = right[j, 2 * p], right[j, 2 * p + 1]
                     four = mma(from_a, from_b, four, float16) if halves else mma(from_a, from_b, four)
                 sums[0, j, 0], sums[0, j, 1], sums[0, j, 2], sums[0, j, 3] = four
             first = uint32(first + uint32(depth // 2)) if apart else k
@@ -124,11 +128,94 @@ def shallow(tile, name, layout, parts, wide, scales=False, evens=(False, False))
     return shallow
 
 
-@functools.cache
-def make_load_pair(along, even=False):
-    """Make the device function that loads two neighbours along K as a word; zeros for what lies outside. If the pairs
-    are ``even``, they lie at multiples of 4 bytes, and inside as a whole.
+def make_fetches(layout, widths, lines, across, pieces):
+    """Make what `make_fetch` does for ``a``, of which a lane has so many rows, and for ``b``, of which it has so many
+    columns: the words of all ``pieces`` instructions along K are loaded at a time.
     """
+    alongs = layout[0] == "N", layout[1] == "T"
+    run = max(2, *(width * along for width, along in zip(widths, alongs, strict=True)))
+    counts = lines, across
+    return [make_fetch(*of_one, 2 * pieces, run) for of_one in zip(counts, alongs, widths, strict=True)]
+
+
+@functools.cache
+def make_fetch(lines, along, width, words, run):
+    """Make two device functions: by the first a lane loads its words of so many rows of a tile, or columns, each with
+    two neighbours along K; the second finds the place in the tile of one of these rows.
+
+    A lane with t = lane % 4 holds ``run`` neighbours along K from t run on, then those 4 run further on. With
+    g = lane // 4 it holds row g of each eight, or as many neighbours as an access loads across K.
+    """
+    load_pair, load_words, beside = make_load_pair(along), make_load_words(width), 1 if along else width
+
+    @cuda.jit(device=True, forceinline=True)
+    def place_of(line, g):
+        return uint32(line // beside * 8 * beside + line % beside) + g * uint32(beside)
+
+    @cuda.jit(device=True, forceinline=True)
+    def k_of(i, t):
+        """Where word i of a lane lies along K."""
+        return uint32(2 * i // run * 4 * run + 2 * i % run) + t * uint32(run)
+
+    @cuda.jit(device=True, forceinline=True)
+    def fetch_pairs(held, matrix, start, corner, g, t, first, size, k, pitch):
+        for line in range(lines):
+            for i in range(words):
+                place, at = uint32(corner + place_of(line, g)), uint32(first + k_of(i, t))
+                held[line, i] = load_pair(matrix, start, place, at, size, k, pitch)
+
+    @cuda.jit(device=True, forceinline=True)
+    def fetch_along(held, matrix, start, corner, g, t, first, size, k, pitch):
+        for line in range(lines):
+            place = uint32(corner + place_of(line, g))
+            source = (start >> uint64(1)) + uint64(place) * uint64(pitch >> uint32(1))
+            for i in range(0, words, width // 2):
+                at = uint32(first + k_of(i, t))
+                found = load_words(matrix, source + uint64(at >> uint32(1)), (place < size) & (at < k))
+                for j in range(width // 2):
+                    held[line, i + j] = found[j]
+
+    @cuda.jit(device=True, forceinline=True)
+    def fetch_across(held, matrix, start, corner, g, t, first, size, k, pitch):
+        half = pitch >> uint32(1)
+        for i in range(words):
+            at = uint32(first + k_of(i, t))
+            for line in range(0, lines, beside):
+                place = uint32(corner + place_of(line, g))
+                source = (start >> uint64(1)) + uint64(at) * uint64(half) + uint64(place >> uint32(1))
+                low = load_words(matrix, source, (place < size) & (at < k))
+                high = load_words(matrix, source + uint64(half), (place < size) & (uint32(at + uint32(1)) < k))
+                for j in range(width // 2):
+                    held[line + 2 * j, i] = byte_perm(low[j], high[j], 0x5410)
+                    held[line + 2 * j + 1, i] = byte_perm(low[j], high[j], 0x7632)
+
+    return (fetch_pairs if width == 1 else fetch_along if along else fetch_across), place_of
+
+
+@functools.cache
+def make_load_words(width):
+    """Make the device function that loads the words of so many elements; zeros if they lie outside."""
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_word(matrix, at, inside):
+        word = uint32(0)
+        if inside:
+            word = matrix[at]
+        return (word,)
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_words(matrix, at, inside):
+        w, x, y, z = uint32(0), uint32(0), uint32(0), uint32(0)
+        if inside:
+            w, x, y, z = load4(matrix, at)
+        return w, x, y, z
+
+    return load_words if width > 2 else load_word
+
+
+@functools.cache
+def make_load_pair(along):
+    """Make the device function that loads two neighbours along K as a word; zeros for what lies outside."""
 
     @cuda.jit(device=True, forceinline=True)
     def load_pair(matrix, start, place, at, size, k, pitch):
@@ -140,11 +227,4 @@ def make_load_pair(along, even=False):
             high = matrix[source + (uint64(1) if along else uint64(pitch))]
         return uint32(uint32(low) | uint32(high) << uint32(16))
 
-    @cuda.jit(device=True, forceinline=True)
-    def load_even(matrix, start, place, at, size, k, pitch):
-        low, high = types.uint16(0), types.uint16(0)
-        if (place < size) & (at < k):
-            low, high = load2(matrix, start + uint64(place) * pitch + at)
-        return uint32(uint32(low) | uint32(high) << uint32(16))
-
-    return load_even if even else load_pair
+    return load_pair

@@ -1,9 +1,8 @@
 """A small product on tensor cores, of operands of 2 bytes that lie anywhere, whose K is sliced among the warps of a
 block.
 
-Each warp loads what it multiplies straight to its registers, element by element, and waits for the others once, when
-they add up their sums. The code is short: where one tile is all the work, a longer one takes more time to be fetched
-than to be run.
+Each warp loads what it multiplies straight to its registers, and waits for the others once, when they add up their
+sums. The code is short: where one tile is all the work, a longer one takes more time to be fetched than to be run.
 """
 
 import functools
@@ -15,7 +14,7 @@ from gpukit.intrinsics.bfloat16 import bfloat16_of
 from gpukit.matmul.formats import FORMATS, INSTRUCTION
 from gpukit.matmul.raster import place, starts_of
 from gpukit.matmul.rows import make_combine
-from gpukit.matmul.shallow import make_load_pair
+from gpukit.matmul.shallow import make_fetches
 from warpstep.limits import WARP
 
 __all__ = ["SlicedTile", "sliced"]
@@ -49,6 +48,12 @@ class SlicedTile(NamedTuple):
         """Bytes of K of a step."""
         return self.warps * self.pieces * INSTRUCTION
 
+    def width(self, along: bool, extent: int) -> int:
+        """The most elements of an operand that a lane loads at a time: of its rows or columns, of which a block has so
+        many, or along K.
+        """
+        return 4 * self.pieces if along else extent // 8
+
     @property
     def threads(self) -> int:
         """Threads of a block."""
@@ -61,7 +66,7 @@ class SlicedTile(NamedTuple):
 
 
 @functools.cache
-def sliced(tile, name, layout, scales=False):
+def sliced(tile, name, layout, scales=False, widths=(1, 1)):
     """Make the kernel of out = a b for matrices in a batch, whose rows, or columns, begin anywhere.
 
     Parameters
@@ -72,23 +77,26 @@ def sliced(tile, name, layout, scales=False):
         As of `gpukit.matmul.fast.fast`.
     scales : bool
         Whether to apply the factors.
+    widths : (int, int)
+        Of ``WIDTHS``, for ``a`` and ``b``: rows in memory begin and end at multiples of so many elements.
 
     Returns
     -------
     kernel
         ``kernel[tiles, tile.threads, stream, tile.shared_bytes](a, b, out, sizes, order, steps, factors, partials,
-        counters)``, with the `Order` of its tiles. Arrays are flat, ``a`` and ``b`` of uint16. ``sizes`` is (m, n, k,
-        elements from row to row, or from column to column, of ``a`` and ``b``), ``steps`` as of `starts_of`.
+        counters)``, with the `Order` of its tiles. Arrays are flat, ``a`` and ``b`` of uint16, or of uint32 where the
+        width is not 1. ``sizes`` is (m, n, k, elements from row to row, or from column to column, of ``a`` and ``b``),
+        ``steps`` as of `starts_of`.
         ``partials`` has tile.rows * tile.columns sums for each tile of a part of K, ``counters`` a number for each
         tile: the last block of a tile adds the parts up in their order.
     """
     form, (rows, columns, warps, pieces) = FORMATS[name], tile
     total, element, small = form.total, form.result, form.small
     down, across, count, area = rows // 16, columns // 8, rows * columns // tile.threads, rows * columns
-    threads = tile.threads
+    threads, lines = tile.threads, 2 * down
     halves, float16, rounds, share = name == "float16", types.float16, element == types.uint16, pieces * small
-    depth, pitch = warps * share, columns + PAD
-    load_a, load_b = make_load_pair(layout[0] == "N"), make_load_pair(layout[1] == "T")
+    depth, pitch, words = warps * share, columns + PAD, 2 * pieces
+    (fetch_a, row_of), (fetch_b, column_of) = make_fetches(layout, widths, lines, across, pieces)
     combine = make_combine(total, element)
 
     @cuda.jit(launch_bounds=(tile.threads, 1))
@@ -96,7 +104,7 @@ def sliced(tile, name, layout, scales=False):
         memory = cuda.shared.array(0, uint8, alignment=128)
         held = view_at(memory, 0, (warps, rows, pitch), total)
         sums = cuda.local.array((down, across, 4), total)
-        left, right = cuda.local.array((pieces, down, 4), uint32), cuda.local.array((pieces, across, 2), uint32)
+        left, right = cuda.local.array((lines, words), uint32), cuda.local.array((across, words), uint32)
         m, n, k, pitch_a, pitch_b = sizes
         number = uint32(cuda.blockIdx.x)
         z, part, row, col, first, last = place(number, order)
@@ -109,32 +117,29 @@ def sliced(tile, name, layout, scales=False):
             for j in range(across):
                 for e in range(4):
                     sums[i, j, e] = total(0)
-        # A lane holds rows, or columns, g and g + 8, for K of 2 t and 2 t + 1, and of 8 more.
-        g, t = lane // uint32(4), lane % uint32(4) * uint32(2)
-        first = uint32(first + warp * uint32(share) + t)
-        while uint32(first - t) < limit:
-            for p in range(pieces):
-                for i in range(down):
-                    for e in range(4):
-                        down_to, at = uint32(row + g + uint32(16 * i + e % 2 * 8)), uint32(first + 16 * p + e // 2 * 8)
-                        left[p, i, e] = load_a(a, start_a, down_to, at, m, limit, pitch_a)
-                for j in range(across):
-                    for e in range(2):
-                        on_to, at = uint32(col + g + uint32(8 * j)), uint32(first + 16 * p + e * 8)
-                        right[p, j, e] = load_b(b, start_b, on_to, at, n, limit, pitch_b)
+        g, t = lane // uint32(4), lane % uint32(4)
+        first = uint32(first + warp * uint32(share))
+        while first < limit:
+            fetch_a(left, a, start_a, row, g, t, first, m, limit, pitch_a)
+            fetch_b(right, b, start_b, col, g, t, first, n, limit, pitch_b)
             for p in range(pieces):
                 for i in range(down):
                     for j in range(across):
                         four = sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3]
-                        from_a = left[p, i, 0], left[p, i, 1], left[p, i, 2], left[p, i, 3]
-                        from_b = right[p, j, 0], right[p, j, 1]
+                        from_a = (
+                            left[2 * i, 2 * p],
+                            left[2 * i + 1, 2 * p],
+                            left[2 * i, 2 * p + 1],
+                            left[2 * i + 1, 2 * p + 1],
+                        )
+                        from_b = right[j, 2 * p], right[j, 2 * p + 1]
                         four = mma(from_a, from_b, four, float16) if halves else mma(from_a, from_b, four)
                         sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3] = four
             first = uint32(first + uint32(depth))
         for i in range(down):
             for j in range(across):
                 for e in range(4):
-                    held[warp, uint32(16 * i + e // 2 * 8) + g, uint32(8 * j + e % 2) + t] = sums[i, j, e]
+                    held[warp, row_of(2 * i + e // 2, g), column_of(j, uint32(2) * t + uint32(e % 2))] = sums[i, j, e]
         cuda.syncthreads()
         own = cuda.local.array(count, total)
         for e in range(count):

@@ -28,13 +28,13 @@ from gpukit.matmul.align import (
     turn_bytes,
     turn_grid,
 )
-from gpukit.matmul.cost import MAX_FEW, TENSOR_SPEEDS, choose_tensor, high_pays, tensor_time
+from gpukit.matmul.cost import MAX_FEW, TENSOR_SPEEDS, Access, choose_tensor, high_pays, tensor_time
 from gpukit.matmul.fast import SUM_THREADS, choose_sum
 from gpukit.matmul.formats import FORMATS, Format
 from gpukit.matmul.maps import movable_map
 from gpukit.matmul.operands import Flat, Operand
 from gpukit.matmul.raster import ALL, make_order
-from gpukit.matmul.shallow import ShallowTile, shallow
+from gpukit.matmul.shallow import ACROSS, WIDTHS, ShallowTile, shallow
 from gpukit.matmul.sliced import SlicedTile, sliced
 from gpukit.matmul.small import SmallTile, small
 from gpukit.matmul.warpgroups import GroupTile, boxes, is_turned, warpgroups
@@ -95,6 +95,11 @@ class Rows(NamedTuple):
         step = gcd(self.pitch * item, self.matrix_step * item, self.outer_step * item, LINE)
         return 2.0 - step / LINE if address_of(self.flat) % step == 0 else 2.0
 
+    def width(self, most: int) -> int:
+        """The most elements of a row, up to so many, that one access loads wherever they lie."""
+        fits = (n for n in WIDTHS if n <= most and self.begins_aligned(ITEM * n) and self.ends_aligned(ITEM * n))
+        return next(fits, 1)
+
     def begins_aligned(self, unit: int = UNIT) -> bool:
         """Whether all rows begin at multiples of so many bytes."""
         item = dtype_of(self.flat).itemsize
@@ -127,8 +132,7 @@ def tensor_launches(flat: Flat, m: int, n: int, name: str, work):
     yield from copies
     k = operands[0].columns if operands[0].along else operands[0].rows
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
-    lines = operands[0].lines(), operands[1].lines()
-    tile, parts = choose_tensor(m, n, k * form.itemsize, batch, multiprocessors, kind, lines)
+    tile, parts = choose_tensor(m, n, k * form.itemsize, batch, multiprocessors, kind, _access_to(operands))
     launches, summed = _group_launches, 1  # they add up the parts of K themselves
     if isinstance(tile, SmallTile):
         launches = _small_launches
@@ -226,11 +230,18 @@ def _choose_kind(found: list[Rows], form: Format, ways: tuple, sizes: tuple, has
 
     def predicted(way):
         kind, copied = way
-        lines = tuple(1.0 if which in copied else found[which].lines() for which in (0, 1))
+        access = _access_to(found, copied)
         by_rows = _have_chunks(found, copied, form, ways)
-        return tensor_time(*shape, kind, tuple(found[which].copied_bytes for which in copied), by_rows, lines)
+        return tensor_time(*shape, kind, tuple(found[which].copied_bytes for which in copied), by_rows, access)
 
     return min(ways_to_go, key=predicted)
+
+
+def _access_to(operands: list[Rows], copied: tuple | list = ()) -> Access:
+    """How operands are read where some are copied first."""
+    lines = [1.0 if which in copied else rows.lines() for which, rows in enumerate(operands)]
+    widths = [rows.width(WIDTHS[0] if rows.along else ACROSS) for rows in operands]
+    return Access(tuple(lines), tuple(widths))
 
 
 def _across_at_best(found: list[Rows], form: Format, ways: tuple, has_groups: bool) -> int | None:
@@ -366,16 +377,22 @@ def _small_launches(tile, name, sizes, operands, out, stores, factors, work):
 
 
 def _shallow_launches(tile, name, sizes, operands, out, stores, factors, work):
-    evens = tuple(rows.along and rows.begins_aligned(4) and rows.ends_aligned(4) for rows in operands)
-    kernel = shallow(tile, name, _layout_of(operands), *stores, evens if tile.apart else (False, False))
-    bits = [rows.flat.view(np.uint16) for rows in operands]
-    return _tile_launches(kernel, tile, name, sizes, operands, bits, (), out, factors, work)
+    widths, words = _words(tile, operands)
+    kernel = shallow(tile, name, _layout_of(operands), *stores, widths)
+    return _tile_launches(kernel, tile, name, sizes, operands, words, (), out, factors, work)
 
 
 def _sliced_launches(tile, name, sizes, operands, out, stores, factors, work):
-    kernel = sliced(tile, name, _layout_of(operands), stores[2])
-    bits = [rows.flat.view(np.uint16) for rows in operands]
-    return _tile_launches(kernel, tile, name, sizes, operands, bits, (), out, factors, work, joins=True)
+    widths, words = _words(tile, operands)
+    kernel = sliced(tile, name, _layout_of(operands), stores[2], widths)
+    return _tile_launches(kernel, tile, name, sizes, operands, words, (), out, factors, work, joins=True)
+
+
+def _words(tile, operands):
+    """How many elements of each operand a lane loads at a time, and the arrays for that."""
+    widths = [rows.width(tile.width(rows.along, extent)) for rows, extent in zip(operands, tile[:2], strict=True)]
+    words = [rows.flat.view(np.uint16 if n == 1 else np.uint32) for rows, n in zip(operands, widths, strict=True)]
+    return tuple(widths), words
 
 
 def _tile_launches(kernel, tile, name, sizes, operands, arrays, heads, out, factors, work, joins=False):

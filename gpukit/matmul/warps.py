@@ -21,6 +21,7 @@ from gpukit.intrinsics import (
     view_at,
     wait_copies,
 )
+from gpukit.intrinsics.bfloat16 import bfloat16_of
 from gpukit.matmul.formats import FORMATS
 from gpukit.matmul.raster import spread
 from gpukit.matmul.rows import WARP_ROWS, make_rows, make_store_rows, make_store_scaled, rows_bytes, rows_columns
@@ -388,8 +389,10 @@ def make_multiply(tile, name):
 
 
 @functools.cache
-def make_store(tile, form, is_total, wide, scales):
-    """Make the device function by which a warp stores its sums, with the factors if it ``scales``."""
+def make_store(tile, form, is_total, wide, scales, places=None):
+    """Make the device function by which a warp stores its sums, with the factors if it ``scales``. ``places`` are the
+    functions that find the row and the column of a lane's sums, unless these are where the instruction has them.
+    """
     element = form.total if is_total or scales else form.result
     down, columns = tile.warp_rows // 16, rows_columns(element, tile.warp_columns)
     parts, blocks = tile.warp_columns // columns, columns // 8
@@ -397,6 +400,7 @@ def make_store(tile, form, is_total, wide, scales):
     store_rows = make_store_rows(element, columns, wide, pairs=True)
     if scales:
         store_rows = make_store_scaled(form.total, form.result, columns, wide)
+    put = store_at if places is None else make_put(element, *places)
 
     @cuda.jit(device=True, forceinline=True)
     def store(out, factors, memory, sums, start, row, col, m, n):
@@ -408,8 +412,29 @@ def make_store(tile, form, is_total, wide, scales):
                 for block in range(blocks):
                     j = part * blocks + block
                     values = sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3]
-                    store_fragment(rows, (first, uint32(8 * block)), values)
+                    put(rows, first, block, values)
                 cuda.syncwarp()
                 store_rows(out, factors, rows, words, start, row + uint32(16 * i), col + uint32(part * columns), m, n)
 
     return store
+
+
+@cuda.jit(device=True, forceinline=True)
+def store_at(rows, first, block, values):
+    store_fragment(rows, (first, uint32(8 * block)), values)
+
+
+@functools.cache
+def make_put(element, row_of, column_of):
+    """Make the device function that stores a lane's sums of eight columns where these functions place them."""
+    rounds = element == types.uint16
+
+    @cuda.jit(device=True, forceinline=True)
+    def put(rows, first, block, values):
+        lane = uint32(cuda.threadIdx.x) % uint32(32)
+        g, t = lane // uint32(4), lane % uint32(4) * uint32(2)
+        for e in range(4):
+            value = bfloat16_of(values[e]) if rounds else element(values[e])
+            rows[first + row_of(e // 2, g), column_of(block, t + uint32(e % 2))] = value
+
+    return put

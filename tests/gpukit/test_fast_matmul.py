@@ -495,3 +495,23 @@ WRONG = [
 def test_bad_arguments_are_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_packed_rows_that_no_group_of_32_has(monkeypatch):
+    """The last group of rows is smaller, and threads past it read what lies at multiples of 16 bytes."""
+    monkeypatch.setattr(host, "prefers_packed", lambda *_: True)
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((8, 44), np.float32), rng.standard_normal((8, 5), np.float32)
+    result = matmul.matmul(cuda.to_device(a).T, cuda.to_device(b))
+    np.testing.assert_allclose(result.copy_to_host(), a.T @ b, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_columns_by_one_matrix_are_one_product(dtype):
+    rng = np.random.default_rng(2)
+    a, b = (rng.standard_normal(shape).astype(dtype) for shape in ((40, 24), (7, 24, 1)))
+    out = cuda.to_device(np.full((7, 40, 1), np.nan, dtype))
+    arrays = cuda.to_device(a), cuda.to_device(b)
+    assert len(matmul.steps("auto", *arrays, out)) == 1
+    result = matmul.matmul(*arrays, out=out).copy_to_host()
+    np.testing.assert_allclose(result, a.astype(float) @ b.astype(float), atol=0.02)

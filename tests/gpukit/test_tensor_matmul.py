@@ -18,6 +18,8 @@ from gpukit.matmul import api as host
 from gpukit.matmul import raster, tensor, warpgroups, warps
 from gpukit.matmul.cost import DOUBLE_SPEEDS, MAX_FEW, TENSOR_SPEEDS, choose_tensor
 from gpukit.matmul.formats import FORMATS
+from gpukit.matmul.shallow import ShallowTile
+from gpukit.matmul.sliced import SlicedTile
 from warpstep import device
 
 #: Rounding of an operand, by format: bits of float16 and bfloat16 are not lost, for the operands have no more.
@@ -106,7 +108,7 @@ def test_single_warps_where_groups_cannot(older_device, monkeypatch):
 
 #: (shape, how the operands lie, K of the tile's step in bytes): what each of the small tiles is the fastest for.
 SMALL = [
-    ((33, 45, 9), "NT", 32),
+    ((1207, 20, 3), "NT", 64),
     ((47, 47, 30), "TT", 256),
     ((100, 99, 150), "TN", 512),
 ]
@@ -138,6 +140,25 @@ def test_warps_with_tiles_of_their_own(layout, k, monkeypatch):
     ((launch, arguments),) = matmul.steps("fast", *arrays, out)
     assert gpukit.trace(launch, *arguments).findings == []
     check(out, wide_a, wide_b, "float16")
+
+
+@pytest.mark.parametrize(("layout", "shape"), [("NT", (9, 20, 152)), ("TN", (24, 34, 71)), ("NN", (17, 40, 90))])
+@pytest.mark.parametrize("tile", [SlicedTile(16, 16, 2, 2), SlicedTile(32, 32, 2, 2), ShallowTile(16, 32, 64, True)])
+def test_lanes_load_neighbours(layout, shape, tile, monkeypatch):
+    """Several elements in one access, along K and across it: products do not depend on their order."""
+    prefer(monkeypatch, "small")
+    monkeypatch.setattr(tensor, "choose_tensor", lambda *_: (tile, 1))
+    m, n, k = shape
+    (a, wide_a), (b, wide_b) = random_matrix((m, k), "bfloat16"), random_matrix((k, n), "bfloat16")
+    orders = [(0, 1) if letter == "N" else (1, 0) for letter in layout]
+    arrays = [laid_out(x, order) for x, order in zip((a, b), orders, strict=True)]
+    nan, one = (cuda.to_device(np.full((m, n), bits, np.uint16).view("V2")) for bits in (0x7FC0, 0x3F80))
+    ((launch, arguments),) = matmul.steps("fast", *arrays, nan)
+    assert [array.dtype for array in arguments[:2]] == [np.uint32, np.uint32]
+    assert gpukit.trace(launch, *arguments).findings == []
+    check(nan, wide_a, wide_b, "bfloat16")
+    matmul.matmul(*arrays, "fast", beta=2, out=one)
+    check(one, wide_a, wide_b, "bfloat16", 1, 2, 1.0)
 
 
 def test_small_tiles_read_rows_that_begin_anywhere(monkeypatch):
