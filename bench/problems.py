@@ -82,6 +82,9 @@ KEPT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("reduce", {"shape": [100_000, 207], "axis": [0], "op": "mean", "dtype": "float16"}),
     ("reduce", {"shape": [25_427, 3576], "axis": [1], "op": "mean", "dtype": "float32"}),
     ("reduce", {"shape": [2, 2_614_294, 1], "axis": [2], "op": "max", "dtype": "int64", "layout": "apart"}),
+    ("reduce", {"shape": [52, 2_023_030], "axis": [0], "op": "mean", "dtype": "float16"}),
+    ("matmul", {"lead": [[104], []], "mnk": [9176, 16, 57], "dtype": "float32", "layout": "TT"}),
+    ("matmul", {"lead": [[296], [296]], "mnk": [1037, 7, 206], "dtype": "float32", "layout": "TN"}),
     ("scan", {"shape": [100_000, 3], "axis": 0, "op": "sum", "dtype": "float32"}),
     ("topk", {"shape": [13, 365_341], "axis": 1, "k": 16, "largest": False, "dtype": "float16"}),
 )

@@ -167,7 +167,7 @@ TENSOR_SPEEDS = {
     "warps": (Speed(WarpTile(128, 256, 64, 64, 3, 128), 1, 1.03, 1.03, 3.0, 1), *SMALL_WARP_SPEEDS),
     "short warps": (Speed(WarpTile(128, 256, 64, 64, 4), 1, 0.55, 0.55, 3.0, 1), *SMALL_WARP_SPEEDS),
     "small": (
-        Speed(SmallTile(32, 32, 16, 16, 2, 64), 7, 0.17, 0.18, 1.5, 1),
+        Speed(SmallTile(32, 32, 16, 16, 2, 64), 7, 0.16, 0.68, 1.1, 1),
         Speed(SmallTile(64, 64, 32, 16, 2, 64), 2, 0.259, 0.89, 1.8, 1),
         Speed(SmallTile(64, 64, 32, 16, 2, 128), 2, 0.795, 1.0, 1.6, 1),
         Speed(SmallTile(128, 16, 16, 16, 2, 128), 2, 0.74, 1.26, 1.6, 1),

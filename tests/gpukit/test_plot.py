@@ -226,9 +226,10 @@ WRONG = [
 
 @pytest.mark.parametrize(("call", "error", "message"), WRONG, ids=[message for _, _, message in WRONG])
 def test_bad_arguments_are_named_and_leave_no_figure(call, error, message):
+    opened = gpukit.plot.style.plt.get_fignums()
     with pytest.raises(error, match=message):
         call()
-    assert gpukit.plot.style.plt.get_fignums() == []
+    assert gpukit.plot.style.plt.get_fignums() == opened
 
 
 @pytest.mark.parametrize(
