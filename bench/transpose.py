@@ -88,6 +88,7 @@ def _configured(shape, dtype, choices):
     divisible = shape[0] % lanes == 0 and shape[1] % lanes == 0
     for variant in (*transpose.CONTROLS, *transpose.VARIANTS):
         fits = divisible or not variant.startswith("wide")
+        fits = fits and (variant != "thin" or min(shape) <= transpose.MAX_SIDE)
         if fits and not (variant == "wide_copy" and lanes == 2):
             yield variant, transpose.configure(variant, shape, dtype), variant in transpose.CONTROLS
     if not choices:

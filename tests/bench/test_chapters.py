@@ -14,7 +14,8 @@ from bench import reduce as reductions
 from bench import resize as resizing
 from bench import scan as scans
 from bench import tensor as tensors
-from gpukit import emulator, indexing, matmul, multi, pitfalls, results, timing
+from bench import transpose as transposes
+from gpukit import emulator, indexing, matmul, multi, pitfalls, results, timing, transpose
 from gpukit.backend import cuda
 from gpukit.matmul import api
 
@@ -249,3 +250,11 @@ def test_several_devices_are_checked_before_they_are_timed(timed_at_once, monkey
         monkeypatch.setattr(multi.AllReduce, "run", lambda *_: None)
         for measure in measured:
             assert not measure(2)[1], measure
+
+
+def test_transposes_are_those_that_take_the_shape():
+    for shape in transposes.TRANSPOSE_SHAPES:
+        for itemsize in (1, 2, 4, 8):
+            names = [name for name, *_ in transposes._configured(shape, np.dtype(f"u{itemsize}"), True)]
+            assert {"copy", "naive", "tall"} <= set(names)
+            assert ("thin" in names) == (min(shape) <= transpose.MAX_SIDE)
