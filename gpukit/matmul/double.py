@@ -13,9 +13,8 @@ import functools
 from typing import NamedTuple
 
 from gpukit.backend import cuda, float64, int64, uint32, uint64
-from gpukit.divisors import divided
 from gpukit.intrinsics import commit_copies, copy_async, copy_async2, load2, mma, store2, wait_copies
-from gpukit.matmul.operands import starts_of
+from gpukit.matmul.operands import block_of, starts_of
 from warpstep.integers import ceil_div
 
 __all__ = ["DEPTH", "PAD", "DoubleTile", "double"]
@@ -91,14 +90,8 @@ def double(tile, layout, wide_a, wide_b, wide_out, scales=False, adds=False):
         sums = cuda.local.array((down, across, 4), float64)
         left = cuda.local.array((2, down, 4), float64)
         right = cuda.local.array((2, across, 2), float64)
-        m, n, k, pitch_a, pitch_b, pitch_out, blocks_across, part = sizes
-        # The block: a tile of out, a part of K, a matrix.
-        row, col = divided(uint32(cuda.blockIdx.x), blocks_across)
-        row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
-        first = uint32(uint32(cuda.blockIdx.y) * part)
-        limit = uint32(min(k, uint32(first + part)))
-        rows_left, columns_left = uint32(m - row), uint32(n - col)
-        z = uint32(which[0] + uint32(cuda.blockIdx.z))
+        m, _, _, pitch_a, pitch_b, pitch_out, _, _ = sizes
+        row, col, first, limit, rows_left, columns_left, z = block_of(sizes, which, rows, columns)
         start_of_a, start_of_b = starts_of(z, which, matrix_steps)
         # The thread: a lane of a warp, which has a place in the tile.
         tid = uint32(cuda.threadIdx.x)

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpukit.backend import cuda, float32, int64, types, uint32, uint64
-from gpukit.divisors import divided, make_divisor
+from gpukit.divisors import make_divisor
 from gpukit.intrinsics import commit_copies, copy_async, copy_async2, copy_async4, load4, store4, wait_copies
 from gpukit.intrinsics.bfloat16 import bfloat16_of, float_of
-from gpukit.matmul.operands import make_starts, start_of, starts_of
+from gpukit.matmul.operands import block_of, make_starts, start_of, starts_of
 from warpstep.integers import ceil_div
 
 __all__ = ["LAYOUTS", "PAD", "Tile", "choose_sum", "fast", "scale", "sizes_of", "sum_parts", "turn", "widen"]
@@ -125,14 +125,8 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False, layout="NN", wide_a=F
         sums = cuda.local.array((thread_rows, thread_columns), float32)
         left = cuda.local.array((2, thread_rows), float32)
         right = cuda.local.array((2, thread_columns), float32)
-        m, n, k, pitch_a, pitch_b, pitch_out, across, part = sizes
-        # The block: a tile of out, a part of K, a matrix. Unsigned 32-bit arithmetic is the cheapest.
-        row, col = divided(uint32(cuda.blockIdx.x), across)
-        row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
-        first = uint32(uint32(cuda.blockIdx.y) * part)
-        limit = uint32(min(k, uint32(first + part)))
-        rows_left, columns_left = uint32(m - row), uint32(n - col)
-        z = uint32(which[0] + uint32(cuda.blockIdx.z))
+        m, _, _, pitch_a, pitch_b, pitch_out, _, _ = sizes
+        row, col, first, limit, rows_left, columns_left, z = block_of(sizes, which, rows, columns)
         start_of_a, start_of_b = find_starts(z, which, matrix_steps)
         # The thread: a slice of the depth, a place in its warp, which has a place in the tile.
         tid = uint32(cuda.threadIdx.x)

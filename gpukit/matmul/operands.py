@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpukit._host.arrays import address_of, dtype_of, span, window
-from gpukit.backend import cuda, uint64
+from gpukit.backend import cuda, uint32, uint64
 from gpukit.divisors import divided, make_divisor
 
 __all__ = [
     "Flat",
     "Operand",
     "as_rows",
+    "block_of",
     "broadcast_rule",
     "is_aligned",
     "is_dense",
@@ -189,6 +190,19 @@ def make_starts(divide):
 
 
 start_of, matrices_of, starts_of = make_starts(divided)
+
+
+@cuda.jit(device=True, forceinline=True)
+def block_of(sizes, which, rows, columns):
+    """Find what a block multiplies: where its tile of so many rows and columns begins, where its part of K begins and
+    ends, the rows and columns from its tile on, and the matrix. Unsigned 32-bit arithmetic is the cheapest.
+    """
+    m, n, k, _, _, _, across, part = sizes
+    row, col = divided(uint32(cuda.blockIdx.x), across)
+    row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
+    first = uint32(uint32(cuda.blockIdx.y) * part)
+    limit = uint32(min(k, uint32(first + part)))
+    return row, col, first, limit, uint32(m - row), uint32(n - col), uint32(which[0] + uint32(cuda.blockIdx.z))
 
 
 def broadcast_rule(own, lead):

@@ -8,7 +8,6 @@ and the thread that copies, by tensor maps, with two barriers for each stage, as
 import functools
 
 from gpukit.backend import cuda, float32, int64, uint8, uint32, uint64
-from gpukit.divisors import divided
 from gpukit.intrinsics import (
     copy_tensor,
     decrease_registers,
@@ -22,7 +21,7 @@ from gpukit.intrinsics import (
     view_at,
 )
 from gpukit.matmul.fast import make_clear, make_multiply, make_read, make_steps, make_store
-from gpukit.matmul.operands import matrices_of
+from gpukit.matmul.operands import block_of, matrices_of
 from gpukit.matmul.turned import make_following
 from warpstep.limits import GROUP
 
@@ -103,13 +102,8 @@ def streamed(tile):
                 mbarrier_init(full, stage, 1)
                 mbarrier_init(free, stage, warps)
             fence_barrier_init()
-        m, n, k, pitch_a, pitch_b, pitch_out, across, part = sizes
-        row, col = divided(uint32(cuda.blockIdx.x), across)
-        row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
-        first = uint32(uint32(cuda.blockIdx.y) * part)
-        limit = uint32(min(k, uint32(first + part)))
-        rows_left, columns_left = uint32(m - row), uint32(n - col)
-        z = uint32(which[0] + uint32(cuda.blockIdx.z))
+        m, _, _, _, _, pitch_out, _, _ = sizes
+        row, col, first, limit, rows_left, columns_left, z = block_of(sizes, which, rows, columns)
         cuda.syncthreads()
         stage = uint32(0)
         if tid < uint32(GROUP):
