@@ -808,12 +808,8 @@ def _piece_launches(piece: Piece, flat: Flat, work):
     if isinstance(tile, DoubleTile):
         kernel, shared_bytes = double(tile, layout, flat.a.wide, flat.b.wide, wide, scales, adds), tile.shared_bytes
         intrinsics.allow_dynamic_shared(kernel, shared_bytes)
-    elif _streams(flat, tile, m, n):
-        cut = flat._replace(a=flat.a._replace(flat=a), b=flat.b._replace(flat=b))
-        a, b = (
-            movable_map(array_of(rows), box, work)
-            for rows, box in zip(both_rows(cut, m, n), boxes_of(tile), strict=True)
-        )
+    elif maps := _streamed_maps(flat, a, b, tile, m, n, work):
+        a, b = maps
         kernel, threads, shared_bytes = streamed(tile), threads_of(tile), shared_bytes_of(tile)
         intrinsics.allow_dynamic_shared(kernel, shared_bytes)
     else:
@@ -831,12 +827,16 @@ def _piece_launches(piece: Piece, flat: Flat, work):
         yield _launch_sum((m, n, parts), target, out, flat, numbers, work.stream)
 
 
-def _streams(flat: Flat, tile, m, n):
-    """Whether `streamed` multiplies these operands: both lie across K, and tensor maps can describe them."""
+def _streamed_maps(flat: Flat, a, b, tile, m, n, work):
+    """The tensor maps by which `streamed` reads the operands from ``a`` and ``b`` on; None unless both lie across K,
+    and maps can describe them.
+    """
     if not is_streamed(tile, flat.k, flat.alpha, flat.beta):
-        return False
-    found = both_rows(flat, m, n)
-    return all(not rows.along and not rows.inner and rows.begins_aligned() for rows in found)
+        return None
+    found = both_rows(flat._replace(a=flat.a._replace(flat=a), b=flat.b._replace(flat=b)), m, n)
+    if any(rows.along or rows.inner or not rows.begins_aligned() for rows in found):
+        return None
+    return [movable_map(array_of(rows), box, work) for rows, box in zip(found, boxes_of(tile), strict=True)]
 
 
 def _launch_sum(shape, parts, out, flat, numbers, stream):

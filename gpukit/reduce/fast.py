@@ -51,6 +51,9 @@ __all__ = [
     "rows_of_warp",
 ]
 
+#: Partial results that a thread of the last block of ``strided`` has under way.
+PARTIAL_LOADS = 8
+
 
 # -- rows ------------------------------------------------------------------------------------------
 
@@ -687,7 +690,7 @@ def make_strided(operation, threads, loads):
     Blocks along y share the elements of a result.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    thread_type, finish, parts = operation.thread_type, operation.finish, 8
+    thread_type, finish, parts = operation.thread_type, operation.finish, PARTIAL_LOADS
     take, fold = make_take(operation, 1), make_fold(operation, loads)
 
     @cuda.jit(device=True)

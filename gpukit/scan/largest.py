@@ -410,9 +410,11 @@ def _fits_block(dtype, outer, n, inner, k):
     Of many elements those that are apart are first brought together, which takes few elements longer than the search.
     """
     rows, size = outer * inner, dtype.itemsize
-    few = MAX_CHOSEN if rows <= _processors() and n > max_block_row(size) else MAX_CHOSEN // 4
-    if few < MAX_CHOSEN and (inner == 1 or rows * n > MAX_APART_MANY):
-        few = min(few, max(WARP, n // 4))
+    few = MAX_CHOSEN
+    if rows > _processors() or n <= max_block_row(size):
+        few //= 4
+        if inner == 1 or rows * n > MAX_APART_MANY:
+            few = min(few, max(WARP, n // 4))
     fits = size <= 4 and 1 < n <= 1 << POSITION_BITS and k <= few
     return fits and (n > max_warp_row(size) if inner == 1 else rows * n <= MAX_APART)
 
