@@ -211,15 +211,15 @@ def quick_passes(types_only: bool = False):
         return
     config.reload_config()
     _paths.clear()
-    for place, (_, quick) in _QUICK.items():
-        setattr(*place, quick)
+    for (owner, name), (_, quick) in _QUICK.items():
+        setattr(owner, name, quick)
     if types_only:
         postproc.PostProcessor.run = _run_without_lifetimes
     try:
         yield
     finally:
-        for place, (whole, _) in _QUICK.items():
-            setattr(*place, whole)
+        for (owner, name), (whole, _) in _QUICK.items():
+            setattr(owner, name, whole)
 
 
 _run, _type_call, _find_path = postproc.PostProcessor.run, BaseFunction.get_call_type, ir.Loc._get_path

@@ -16,9 +16,8 @@ def with_room(function: Callable) -> Callable:
     a piece gets one of its own, of the next power of two, and there is room in it for hundreds of frames.
     """
 
-    @functools.wraps(function)
     def call(*args, **kwargs):
         return function(*args, **kwargs)
 
     call.__code__ = call.__code__.replace(co_stacksize=SLOTS)
-    return call
+    return functools.update_wrapper(call, function)

@@ -239,9 +239,9 @@ def _choose_kind(found: list[Rows], form: Format, ways: tuple, sizes: tuple, has
 
 def _access_to(operands: list[Rows], copied: tuple | list = ()) -> Access:
     """How operands are read where some are copied first."""
-    lines = [1.0 if which in copied else rows.lines() for which, rows in enumerate(operands)]
-    widths = [rows.width(WIDTHS[0] if rows.along else ACROSS) for rows in operands]
-    return Access(tuple(lines), tuple(widths))
+    lines_a, lines_b = (1.0 if which in copied else rows.lines() for which, rows in enumerate(operands))
+    width_a, width_b = (rows.width(WIDTHS[0] if rows.along else ACROSS) for rows in operands)
+    return Access((lines_a, lines_b), (width_a, width_b))
 
 
 def _across_at_best(found: list[Rows], form: Format, ways: tuple, has_groups: bool) -> int | None:
