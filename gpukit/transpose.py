@@ -7,7 +7,8 @@ Each kernel reads M N values and writes M N values, so the plain copy is the cei
 3. `tiled`: transposes a tile in shared memory, with bank conflicts.
 4. `tiled_padded`: the same with a pad of one element per row, without conflicts.
 5. `tiled_swizzled`: the same with the columns of each row in another order, without conflicts and without a pad.
-6. `tall`: larger tiles, and every thread loads all of its values before it stores the first.
+6. `tall`: larger tiles, and every thread loads all of its values before it stores the first. `tall_pairs`: the same
+   for elements of 16 bytes.
 7. `wide`: 128-bit accesses; a thread transposes 4 x 4 elements in its registers. `wide_pairs`: 2 x 2 of 8 bytes.
    `wide_copy`: its control.
 8. `thin`: few rows or columns. `line`: a single row or column.
@@ -65,6 +66,7 @@ TILE = 32
 ROWS = 8  # of threads in a block; each thread takes every eighth row of its tile
 STEPS = TILE // ROWS
 ITEMSIZES = (1, 2, 4, 8)
+PAIRS_PITCH = 2 * TILE + 2
 
 # Indices are unsigned: Numba tests a signed index for being negative at every access, and kernels that only move data
 # would spend their time on that. Both sides of a comparison are unsigned: Numba compares a signed and an unsigned
@@ -254,6 +256,32 @@ def tall(dtype, size, height):
                     out[row, col] = tile[tx + uint32(j * 32), ty + uint32(i * height)]
 
     return tall
+
+
+@cuda.jit
+def tall_pairs(a, out, rows, columns, pitch, first):
+    """Transpose a matrix of pairs in tiles of 32 x 32, from row ``first`` on; a pair is loaded and stored as one.
+
+    Rows of a begin ``pitch`` elements apart. In shared memory they are a pair longer than the tile: the eight threads
+    that are served at a time, down a column, use different banks.
+    """
+    tile = cuda.shared.array((TILE, PAIRS_PITCH), uint64, alignment=16)
+    held = cuda.local.array((STEPS, 2), uint64)
+    rows, columns, pitch = uint64(rows), uint64(columns), uint64(pitch)
+    tx, ty = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
+    row0, col0 = uint64(first) + uint64(cuda.blockIdx.y) * uint64(TILE), uint64(cuda.blockIdx.x) * uint64(TILE)
+    for step in range(STEPS):
+        row, col = row0 + uint64(ty + uint32(step * ROWS)), col0 + uint64(tx)
+        has = row < rows and col < columns
+        held[step, 0], held[step, 1] = load2(a, row * pitch + uint64(2) * col if has else uint64(0))
+    for step in range(STEPS):
+        store2(tile, (ty + uint32(step * ROWS), uint32(uint32(2) * tx)), held[step, 0], held[step, 1])
+    cuda.syncthreads()
+    for step in range(STEPS):
+        row, col = col0 + uint64(ty + uint32(step * ROWS)), row0 + uint64(tx)
+        if row < columns and col < rows:
+            p = load2(tile, (tx, uint32(uint32(2) * (ty + uint32(step * ROWS)))))
+            store2(out, uint64(2) * (row * rows + col), p[0], p[1])
 
 
 # -- 128 bits at a time ----------------------------------------------------------------------------
@@ -492,8 +520,9 @@ def transpose(a, variant: str = "auto", *, out=None, stream=None):
     Parameters
     ----------
     a : ndarray or device array, shape (M, N)
-        Any M and N, also 0; elements of 1, 2, 4 or 8 bytes: integers, floats, booleans, complex64, dates. "auto" takes
-        an array on the device with any strides; for the other variants, one that is not C-contiguous is copied first.
+        Any M and N, also 0; elements of 1, 2, 4 or 8 bytes: integers, floats, booleans, complex64, dates; with "auto"
+        also of 16, such as complex128. "auto" takes an array on the device with any strides; for the other variants,
+        one that is not C-contiguous is copied first.
     variant : str
         One of ``VARIANTS``, or "auto": "thin" for few rows or columns, "wide" where it can be, "tall" elsewhere; for
         small matrices, and for a single row or column, kernels without shared memory.
@@ -532,6 +561,9 @@ def _transposed(problem: Problem):
     target = problem.output((columns, rows))
     if target.size == 0:
         return []
+    if target.dtype.itemsize == 16:
+        source = as_device_array(a) if cuda.is_cuda_array(a) else problem.on_device(a)
+        return _launches_of_pairs(source, target, problem.stream)
     if variant != "auto" or not cuda.is_cuda_array(a):
         return _launches(variant, problem.on_device(a), target, problem.stream)
     a = as_device_array(a)
@@ -568,6 +600,22 @@ def _launches(variant, source, target, stream):
         chosen = "tiled_padded" if chosen == "wide" else chosen
         parts = [(source[row : row + step], target[:, row : row + step]) for row in range(0, source.shape[0], step)]
     return [(configure(chosen, part[0].shape, bits, stream=stream), part) for part in parts]
+
+
+def _launches_of_pairs(source, target, stream):
+    """List (launch, arguments) for elements of 16 bytes, as pairs of 8."""
+    (rows, columns), (down, across), bits = source.shape, source.strides, np.dtype(np.uint64)
+    is_aligned = (address_of(source) | address_of(target) | down) % 16 == 0
+    if across != 16 or down <= 0 or min(rows, columns) <= MAX_THIN or not is_aligned:
+        source = device_array_of((columns, rows, 2), (across, down, 8), bits, source)
+        return copy_launches(source, device_array_of(source.shape, (16 * rows, 16, 8), bits, target), stream)
+    flat = window(source, bits, (rows - 1) * (down // 8) + 2 * columns), window(target, bits, 2 * target.size)
+    made = []
+    for first in range(0, rows, MAX_BLOCKS * TILE):
+        grid = ceil_div(columns, TILE), min(MAX_BLOCKS, ceil_div(rows - first, TILE))
+        launch = configure_quietly(tall_pairs, grid, (TILE, ROWS), stream)
+        made.append((launch, (*flat, rows, columns, down // 8, first)))
+    return made
 
 
 def configure(variant: str, shape: tuple[int, int], dtype: DTypeLike = np.uint32, *, stream=None):
@@ -648,9 +696,11 @@ def _check_multiples(what, shape, dtype):
 def _check(a, variant, out):
     check_array("a", a, 2)
     dtype = dtype_of(a)
-    if dtype.hasobject or dtype.itemsize not in ITEMSIZES:
-        raise TypeError(f"a has dtype {dtype}; its elements must be numbers of 1, 2, 4 or 8 bytes")
+    if dtype.hasobject or dtype.itemsize not in (*ITEMSIZES, 16):
+        raise TypeError(f"a has dtype {dtype}; its elements must be numbers of 1, 2, 4, 8 or 16 bytes")
     check_choice("variant", variant, VARIANTS, also="auto")
+    if dtype.itemsize == 16 and variant != "auto":
+        raise ValueError(f"variant is {variant!r} and a has dtype {dtype}; it must be 'auto' for elements of 16 bytes")
     if out is not None:
         check_array("out", out, 2)
         check_alike("out", out, "a", a, (a.shape[1], a.shape[0]))

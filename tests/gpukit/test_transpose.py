@@ -96,6 +96,25 @@ def test_inputs_of_any_layout():
     assert same_bits(transpose.transpose(on_device).copy_to_host(), a.reshape(-1)[1:].reshape(1, 1871))
 
 
+@pytest.mark.parametrize("dtype", [np.complex128, "V16"])
+def test_elements_of_16_bytes(dtype, monkeypatch):
+    monkeypatch.setattr(transpose, "MAX_BLOCKS", 2)
+    for rows, columns in ((1, 1), (1, 70), (300, 3), (25, 33), (100, 65)):
+        base = matrix(rows + 1, columns + 3, np.complex128).view(dtype)
+        memory = cuda.to_device(base)
+        for x in (base[:rows, :columns], base[1:, 2:-1], base[:, ::-1], base[::-1], base.T, base[::2, ::3]):
+            assert same_bits(transpose.transpose(x), x.T.copy())
+            assert same_bits(transpose.transpose(view_on_device(x, base, memory)).copy_to_host(), x.T.copy())
+
+
+def test_pairs_use_different_banks():
+    x, out = matrix(40, 70, np.uint64), poisoned((35, 80), np.uint64)
+    trace = gpukit.trace(transpose.tall_pairs[(2, 2), (32, 8)], x.reshape(-1), out.reshape(-1), 40, 35, 70, 0)
+    expected = x.view(np.complex128).T.copy().view(np.uint64)
+    assert trace.findings == [] and same_bits(out, expected) and trace.total("shared").bank_conflicts == 0
+    assert trace.total("global").sectors <= 1.1 * trace.total("global").ideal_sectors
+
+
 def test_device_in_device_out():
     a = matrix(64, 132, np.float32)
     stream, on_device = cuda.stream(), cuda.to_device(a)
@@ -153,7 +172,12 @@ A = np.ones((4, 3), np.float32)
 WRONG = [
     (lambda: transpose.transpose([1.0]), TypeError, "a is a list"),
     (lambda: transpose.transpose(A[0]), ValueError, r"a has shape \(3,\); it must have 2 dimensions"),
-    (lambda: transpose.transpose(A.astype(np.complex128)), TypeError, "a has dtype complex128"),
+    (
+        lambda: transpose.transpose(A.astype(np.complex128), "tall"),
+        ValueError,
+        "variant is 'tall' and a has dtype complex",
+    ),
+    (lambda: transpose.transpose(A.astype("S3")), TypeError, r"a has dtype \|S3"),
     (lambda: transpose.transpose(A.astype(object)), TypeError, "a has dtype object"),
     (lambda: transpose.transpose(A, "copy"), ValueError, "variant is 'copy'; it must be 'auto' or one of naive"),
     (lambda: transpose.transpose(A, "wide"), ValueError, r"a has shape \(4, 3\); both must be multiples of 4"),
