@@ -16,6 +16,7 @@ from warpstep.values import check_number, describe
 __all__ = [
     "OPERATORS",
     "Operation",
+    "checked_for_parts",
     "checked_operations",
     "for_bfloat16",
     "keep_accumulators",
@@ -139,6 +140,18 @@ def checked_operations(op: Any, dtype: np.dtype, known: tuple[str, ...]) -> tupl
         raise kind(
             f"op is {describe(op)}; it must be a name, or a device function and its identity: {error}"
         ) from error
+
+
+def checked_for_parts(op: Any, dtype: np.dtype, known: tuple[str, ...]) -> tuple[Operation, Operation]:
+    """Make the operations for the parts of complex numbers, as `checked_operations` does for numbers of other dtypes.
+
+    ValueError for an ``op`` that does not do the same to real and to imaginary parts.
+    """
+    made, allowed = checked_operations(op, np.dtype(f"f{dtype.itemsize // 2}"), known), ("sum", "mean")
+    if op not in allowed:
+        names = " or ".join(repr(name) for name in allowed if name in known)
+        raise ValueError(f"op is {describe(op)}; it must be {names} for complex numbers")
+    return made
 
 
 def _takes_two(function):

@@ -49,6 +49,11 @@ def is_bfloat16(dtype: np.dtype) -> bool:
     return dtype.kind == "V" and dtype.itemsize == 2 and dtype.names is None
 
 
+def is_complex(dtype: np.dtype) -> bool:
+    """Whether a dtype is complex64 or complex128."""
+    return dtype.kind == "c" and dtype.itemsize <= 16 and dtype.isnative
+
+
 def as_words(array) -> Any:
     """View an array of bfloat16 as one of uint16, of bools as one of int8; other arrays are returned as they are."""
     dtype = dtype_of(array)
@@ -59,6 +64,15 @@ def as_words(array) -> Any:
         return array.view(word)
     array = as_device_array(array)
     return device_array_of(array.shape, array.strides, word, array)
+
+
+def as_parts(array) -> Any:
+    """View an array of complex numbers as their real and imaginary parts, along one more axis at the end."""
+    dtype, array = dtype_of(array), as_device_array(array) if cuda.is_cuda_array(array) else array
+    part = np.dtype(f"f{dtype.itemsize // 2}")
+    if isinstance(array, np.ndarray):
+        return array[..., np.newaxis].view(part)
+    return device_array_of((*array.shape, 2), (*array.strides, part.itemsize), part, array)
 
 
 def name_of(dtype) -> str:

@@ -10,6 +10,7 @@ from gpukit import operators
 from gpukit._host.arrays import (
     address_of,
     as_device_array,
+    as_parts,
     as_words,
     check_alike,
     check_apart,
@@ -19,6 +20,7 @@ from gpukit._host.arrays import (
     device_array_of,
     dtype_of,
     is_bfloat16,
+    is_complex,
     span,
     window,
 )
@@ -55,10 +57,10 @@ def reduce(
     Parameters
     ----------
     x : ndarray or device array
-        Integers, floats (also bfloat16), and bools unless ``op`` is a function; any shape and strides. On the device it
-        is read where it is. It is copied first if more than three groups of axes are kept or reduced that do not follow
-        one another in memory; for a function, if the reduced axes are not in order in memory, or there are gaps other
-        than between rows.
+        Integers, floats (also bfloat16), bools unless ``op`` is a function, complex numbers for "sum" and "mean"; any
+        shape and strides. On the device it is read where it is. It is copied first if more than three groups of axes
+        (for complex numbers, two) are kept or reduced that do not follow one another in memory; for a function, if the
+        reduced axes are not in order in memory, or there are gaps other than between rows.
     axis : int, tuple of int, or None
         The axes to reduce, all of them for None; negative ones count from the end.
     op : str or tuple of (function, number)
@@ -184,10 +186,11 @@ def _reduction(problem: Problem):
         check_apart("out", problem.out, x=x)
     if op in ("max", "min") and 0 not in kept and any(x.shape[i] == 0 for i in axes):
         raise ValueError(f"x has no elements to reduce; op {op!r} has no identity")
-    out = as_words(problem.output(kept, dtype))
+    view = as_parts if is_complex(dtype) else as_words
+    out = view(problem.output(kept, dtype))
     if out.size == 0:
         return []
-    x = as_words(as_device_array(x) if cuda.is_cuda_array(x) else x)
+    x = view(as_device_array(x) if cuda.is_cuda_array(x) else x)
     # Along axes of stride 0 all elements are the same one.
     same = frozenset(i for i, n in enumerate(x.shape) if n > 1 and x.strides[i] == 0)
     repeated = same & axes if op in ("sum", "mean", "max", "min") else frozenset()
@@ -272,6 +275,8 @@ def _operations(op, x):
     known, dtype = operators.OPERATORS, dtype_of(x)
     if is_bfloat16(dtype):
         return *operators.for_bfloat16(*operators.checked_operations(op, np.dtype(np.float32), known)), dtype
+    if is_complex(dtype):
+        return *operators.checked_for_parts(op, dtype, known), dtype
     if dtype == np.bool_ and isinstance(op, str):
         first, again = operators.checked_operations(op, np.dtype(np.int8), known)
         return first, again, dtype if op in ("max", "min") else first.result

@@ -9,6 +9,7 @@ import numpy as np
 from gpukit import operators
 from gpukit._host.arrays import (
     address_of,
+    as_parts,
     as_words,
     check_alike,
     check_apart,
@@ -17,6 +18,7 @@ from gpukit._host.arrays import (
     check_numbers,
     configure_quietly,
     dtype_of,
+    is_complex,
 )
 from gpukit._host.call import Problem, call
 from gpukit.scan import cost, ladder
@@ -45,7 +47,8 @@ def scan(
     Parameters
     ----------
     x : ndarray or device array
-        Integers or floats, also bools for sums and products, any shape. One that is not C-contiguous is copied first.
+        Integers or floats, also bools for sums and products, and complex numbers for sums; any shape. One that is not
+        C-contiguous is copied first.
     axis : int or None
         The axis to scan along; a negative one counts from the end. None scans all elements in C order, and gives one
         dimension.
@@ -92,20 +95,30 @@ def checked_operand(x, op, dimensions: int, more: bool = False) -> tuple:
 def _scan(problem: Problem):
     """The launches of ``scan``."""
     (x,), (axis, op, exclusive) = problem.inputs, problem.settings
-    x, operation = checked_operand(x, op, 0, more=True)
+    check_array("x", x, 0, more=True)
+    dtype, parts = dtype_of(x), 1
+    if is_complex(dtype):
+        parts, (operation, _) = 2, operators.checked_for_parts(op, dtype, OPERATORS)
+    else:
+        x, operation = checked_operand(x, op, 0, more=True)
+        dtype = operation.result
     exclusive, axis = check_flag("exclusive", exclusive), check_axis(axis, len(x.shape))
     size = math.prod(x.shape)
     shape = (size,) if axis is None else tuple(x.shape)
     if problem.out is not None:
         check_array("out", problem.out, len(shape))
-        check_alike("out", problem.out, "x", x, shape, operation.result)
+        check_alike("out", problem.out, "x", x, shape, dtype)
         check_apart("out", problem.out, x=x)
-    out = problem.output(shape, operation.result)
+    out = problem.output(shape, dtype)
     if size == 0:
         return []
-    x, flat = problem.on_device(x), out.reshape(size)
+    x = problem.on_device(x)
+    if parts == 2:  # two columns
+        x, out = as_parts(x), as_parts(out)
+    x, flat = x.reshape(size * parts), out.reshape(size * parts)
     n = size if axis is None else shape[axis]
     outer, inner = (1, 1) if axis is None else (math.prod(shape[:axis]), math.prod(shape[axis + 1 :]))
+    inner *= parts
     itemsize, made = x.dtype.itemsize, []
     aligned = math.gcd(16, address_of(x) % 16 or 16) // itemsize, math.gcd(16, address_of(flat) % 16 or 16)
     aligned = max(1, min(aligned[0], aligned[1] // min(operation.result.itemsize, 4)))
@@ -114,7 +127,7 @@ def _scan(problem: Problem):
         if choice.words is not None:
             work += (problem.work.flags(2 * choice.words).view(np.uint64),)
         launch = configure_quietly(choice.kernel, choice.grid, choice.block, problem.stream)
-        arrays = () if choice.alone else (x.reshape(size), flat)
+        arrays = () if choice.alone else (x, flat)
         made.append((launch, (*arrays, *work, *choice.numbers)))
     return made
 

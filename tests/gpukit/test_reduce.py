@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -399,6 +400,23 @@ def test_bools():
         assert got.dtype == exact.dtype and np.array_equal(got, exact)
 
 
+@pytest.mark.parametrize("dtype", ["c8", "c16"])
+def test_complex_numbers(dtype):
+    x = filled((2, 5, 40, 7), "f8")
+    x = (x[0] + 1j * x[1]).astype(dtype)
+    memory = cuda.to_device(x)
+    for view in (x, x[:, ::-2], x.transpose(2, 0, 1), x[:1].repeat(3, 0), x[:0]):
+        for axis, op in ((None, "sum"), (1, "mean"), ((0, 2), "sum")):
+            with np.errstate(invalid="ignore"), warnings.catch_warnings(action="ignore"):
+                exact = getattr(np, op)(view, axis, np.complex128, keepdims=True)
+            got = [reduce.reduce(view, axis, op, keepdims=True)]
+            if np.shares_memory(view, x):
+                got.append(reduce.reduce(view_on_device(view, x, memory), axis, op, keepdims=True).copy_to_host())
+            for result in got:
+                assert result.dtype == dtype and result.shape == exact.shape
+                assert np.allclose(result, exact, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
 def test_out():
     x = filled((30, 40), "i2")
     out = np.full((40, 30), -1, np.int64).T
@@ -513,7 +531,8 @@ def test_atomic_sum():
 A = np.ones((4, 3), np.float32)
 WRONG = [
     (lambda: reduce.reduce([1.0]), TypeError, "x is a list"),
-    (lambda: reduce.reduce(A.astype(complex)), TypeError, "x has dtype complex128"),
+    (lambda: reduce.reduce(A.astype(complex), op="max"), ValueError, "op is 'max'; it must be 'sum' or 'mean' for"),
+    (lambda: reduce.reduce(A.astype(">c8")), TypeError, "x has dtype >c8"),
     (lambda: reduce.reduce(A > 0, op=(after, 0)), TypeError, "x has dtype bool"),
     (lambda: reduce.reduce(A, 2), ValueError, "axis is 2; x has 2 dimensions"),
     (lambda: reduce.reduce(A, (0, -2)), ValueError, "must not name an axis twice"),

@@ -197,6 +197,18 @@ def test_scans_for_kernels_of_others(op):
     assert np.array_equal(totals, function.reduce(y, 1))
 
 
+@pytest.mark.parametrize("dtype", ["c8", "c16"])
+def test_sums_of_complex_numbers(dtype):
+    for shape in ((3, 40, 33), (5000,), (2, 1, 1)):
+        x = filled((2, *shape), "f8")
+        x = (x[0] + 1j * x[1]).astype(dtype)
+        for axis, exclusive in [(axis, flag) for axis in (None, *range(len(shape))) for flag in (False, True)]:
+            exact = np.cumsum(x, axis, np.complex128) - (x.reshape(-1) if axis is None else x) * exclusive
+            for result in (scan.scan(x, axis, "sum", exclusive), scan.scan(cuda.to_device(x), axis, "sum", exclusive)):
+                result = np.asarray(result.copy_to_host() if cuda.is_cuda_array(result) else result)
+                assert result.dtype == dtype and np.allclose(result, exact, rtol=1e-4, atol=1e-4)
+
+
 def test_device_arrays_outputs_and_repeated_calls():
     x = filled((3, 5000), "f4")
     device, out = cuda.to_device(x), cuda.device_array((3, 5000), np.float32)
@@ -212,7 +224,8 @@ def test_device_arrays_outputs_and_repeated_calls():
     ("arguments", "message"),
     [
         ({"x": [1, 2]}, "x is"),
-        ({"x": np.zeros(3, complex)}, "x has dtype complex128"),
+        ({"x": np.zeros(3, complex), "op": "prod"}, "op is 'prod'; it must be 'sum' for complex numbers"),
+        ({"x": np.zeros(3, ">c8")}, "x has dtype >c8"),
         ({"axis": 1}, "axis is 1; x has 1 dimension$"),
         ({"axis": (0,)}, r"axis is \(0,\); it must be an int or None"),
         ({"op": "mean"}, "op is 'mean'; it must be one of 'sum', 'prod', 'max', 'min'"),
