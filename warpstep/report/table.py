@@ -1,5 +1,6 @@
 """Tables: text when printed, HTML in a notebook."""
 
+import re
 import textwrap
 from collections.abc import Collection, Sequence
 from html import escape
@@ -26,7 +27,8 @@ class Table:
     title : str, optional
     words : collection of str, optional
         Columns of words, by name. They are aligned to the left, and the widest is wrapped if the text would be wider
-        than 120 columns. Unless given, these are the columns with a cell that starts with a letter.
+        than 120 columns. Unless given, these are the columns with a cell that starts with a letter, or has
+        two words or more.
     code : collection of str, optional
         Columns of source code, by name: monospaced in HTML.
 
@@ -59,7 +61,7 @@ class Table:
                 raise ValueError(f"rows[{i}] has {len(row)} cells; it must have {len(self.header)}, as header has")
         if words is None:
             columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.header)
-            words = [n for n, cells in zip(self.header, columns, strict=True) if any(c[:1].isalpha() for c in cells)]
+            words = [n for n, cells in zip(self.header, columns, strict=True) if any(map(_is_words, cells))]
         self.words = _texts("words", words)
 
     def text(self) -> str:
@@ -104,6 +106,11 @@ class Table:
 
     def _repr_html_(self) -> str:
         return f"<p><b>{escape(self.title)}</b></p>" * bool(self.title) + self.html()
+
+
+def _is_words(cell):
+    """Tell words ("copy", "1 frame, call and wait") from figures ("64 of 64", "1.5 ms")."""
+    return cell[:1].isalpha() or len(re.findall(r"[^\W\d_]{2,}", cell)) > 1
 
 
 def _cells(name, values):
