@@ -233,7 +233,7 @@ def reduce_axes(
     parts = check_int("parts", parts, 1, n)
     each = ceil_div(ceil_div(n, parts), rows) * rows
     parts, across = ceil_div(n, each), ceil_div(inner, columns)
-    title = f"{tuple(shape)} over axis {axis}: {outer} x {n} x {inner} as (before, axis, after)\n"
+    title = f"{tuple(shape)} over axis {axis}: {outer} x {n} x {inner} as (outer, n, inner)\n"
     title += f"Blocks x, y, z: {across} x {parts} x {outer}, each {columns} columns, steps of {rows} rows"
     slices, xs, ys = abridge(outer, 3), abridge(across, 4), abridge(parts, 4)
     wide, high = _blocks(xs, columns, inner, 1.0), _blocks(ys, each, n, 0.42)

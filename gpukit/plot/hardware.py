@@ -74,7 +74,7 @@ def memory_hierarchy(
             }
             ax.add_patch(FancyArrowPatch((x, above), (x, below), **look))
     write(ax, 2.0, tops["host"] - 0.19, "bus", faint=True, ha="left")
-    for column, (x, head) in enumerate(((4.2, "size"), (5.15, "bandwidth\nin all"), (6.02, "latency"))):
+    for column, (x, head) in enumerate(((4.2, "size"), (5.15, "total\nbandwidth"), (6.02, "latency"))):
         if any(cells[column] for cells in facts.values()):
             write(ax, x, 0.15, head, fontweight="bold")
         for level, cells in facts.items():

@@ -213,7 +213,8 @@ def _scatter(ax, rows, series, hollow):
             Line2D([], [], color=color, marker=marker, linestyle="", fillstyle="none" if one in hollow else "full")
         )
         for i, x in found.values() if len(series) == 1 else ():
-            ax.annotate(_short(x), (x, i), (7, 0), textcoords="offset points", va="center", fontsize=8.5)
+            ground = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # a line may pass behind the number
+            ax.annotate(_short(x), (x, i), (7, 0), textcoords="offset points", va="center", fontsize=8.5, bbox=ground)
     if series != [""]:
         ax.legend(handles, series, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(series), borderpad=0.1)
 

@@ -131,14 +131,15 @@ class Timeline:
                 return self.plot(by, title, ax=ax)
         unit, factor = ("us", 1e6) if self.duration < 1e-3 else ("ms", 1e3)
         places = {name: row for row, name in enumerate(rows)}
-        for bar in self.bars:
+        named: dict[int, list[float]] = {row: [] for row in places.values()}  # where a number stands already
+        for bar in sorted(self.bars, key=lambda bar: bar.start - bar.end):  # the longest first
             row = places[self._row_of(bar, by)]
-            length = bar.end - bar.start
+            length, middle = bar.end - bar.start, (bar.start + bar.end) / 2
             look = {"color": colors[bar.engine], "edgecolor": "white", "linewidth": 0.6}
             ax.barh(row, length * factor, left=bar.start * factor, height=0.8, **look)
-            if length > 0.02 * self.duration:
-                middle = (bar.start + length / 2) * factor
-                ax.text(middle, row, str(bar.task), ha="center", va="center", fontsize=8)
+            if length > 0.02 * self.duration and all(abs(middle - at) > 0.02 * self.duration for at in named[row]):
+                named[row].append(middle)
+                ax.text(middle * factor, row, str(bar.task), ha="center", va="center", fontsize=8)
         if by == "stream":
             used = [engine for engine in colors if any(bar.engine == engine for bar in self.bars)]
             boxes = [Patch(facecolor=colors[engine], label=engine) for engine in used]
