@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 13 Several GPUs
 #
-# Two GPUs have twice the multiprocessors and twice the memory bandwidth. They also have two memories, and neither GPU sees the other's unless you arrange for it. In this chapter you divide work among GPUs, and find out where the second half of the speed gets lost.
+# Two GPUs have twice the SMs and twice the memory bandwidth. They also have two memories, and neither GPU sees the other's unless you arrange for it. In this chapter you divide work among GPUs, and find out where the second half of the speed gets lost.
 #
 # **After this chapter you will be able to**
 #
@@ -279,6 +279,7 @@ exercises.check("13-peer", step_reaching)
 
 # %%
 with emulator.use_device(count=2):
+    multi.connect((0, 1), emulator.cuda)
     with emulator.cuda.gpus[1]:
         below = emulator.cuda.to_device(plate[102])
     upper, new = (emulator.cuda.to_device(plate[:103]) for _ in range(2))
