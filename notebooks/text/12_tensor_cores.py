@@ -9,7 +9,7 @@
 # - load its operands with `ldmatrix`, count the bank conflicts, and remove them with a pad or a swizzle;
 # - build a block's product from tiles, and say which of its resources limits it;
 # - read a kernel with TMA, barriers in shared memory and `wgmma`, and find a missing wait;
-# - choose between bfloat16, float16, TF32 and float64, and get float32's accuracy from TF32.
+# - choose between bfloat16, float16, TF32 and float64, and get close to float32's accuracy with TF32.
 #
 # **You need** [04 Bank conflicts](04_bank_conflicts.ipynb) and [05 Matmul all the way](05_fast_matmul.ipynb). No GPU.
 #
@@ -154,7 +154,7 @@ with plot.figure(title, size=(8, 3.8), mark=mark) as ax:
     ax.legend()
 
 # %% [markdown]
-# With 16 times the arithmetic the ridge of the roofline moves to the right. A tile that was large enough for float32 is memory-bound now. Blocks that run at the same time share rows and columns through the L2 cache, so it is not quite as bad as drawn. But tiles must be larger, and everything between memory and the tensor cores counts.
+# With 16 times the arithmetic the roofline bends further to the right. A tile that was large enough for float32 is memory-bound now. Blocks that run at the same time share rows and columns through the L2 cache, so it is not quite as bad as drawn. But tiles must be larger, and everything between memory and the tensor cores counts.
 #
 # ## From shared memory
 #
@@ -501,7 +501,7 @@ plot.dots(limits, "of the sum of magnitudes", log=True, title=title, mark="compu
 # %% [markdown]
 # float16 is eight times as precise as bfloat16, but it overflows above 65,504. That is why neural networks are trained in bfloat16, or in float16 with scale factors. TF32 has the precision of the one and the range of the other, and takes twice the time.
 #
-# And if you need float32's accuracy? Split each number in two: what TF32 keeps of it, and what is lost. With a = big + small and the same for b, three of the four products matter. That is three instructions instead of one, on hardware that is several times as fast. The check multiplies strips of float32 with your function. `tf32(x)` is what a tensor core keeps of x.
+# And if you need something like float32's accuracy? Split each number in two: what TF32 keeps of it, and what is lost. With a = big + small and the same for b, three of the four products matter. That is three instructions instead of one, on hardware that is several times as fast. The check multiplies strips of float32 with your function. `tf32(x)` is what a tensor core keeps of x.
 
 
 # %%
@@ -532,7 +532,7 @@ heads = ["4096 x 4096 x 4096", "10^12 operations per second", "of cuBLAS", "larg
 show.Table(heads, rows) if rows else print("There is no record yet.")
 
 # %% [markdown]
-# The error is a share of the sum of magnitudes, |a| |b|. For the 16-bit formats it is that of rounding the *results*, since here the inputs have 16 bits to begin with.
+# The error is a share of the sum of magnitudes, |a| |b|. For the 16-bit formats it is that of rounding the *results*, since here the inputs have 16 bits to begin with. "high" is more than ten times as accurate as TF32, and less than a tenth as accurate as float32. Its inputs have nearly all of their bits; what is lost is in the sums. A tensor core cuts off their last bits where ordinary arithmetic rounds, so the errors of 4096 terms do not cancel.
 #
 # ## Exercise
 #
@@ -565,6 +565,6 @@ exercises.check("12-int8", quantised_layer)
 # - `ldmatrix` deals out rows of 16 bytes as the instruction wants them. Eight rows in different banks take one wavefront: pad by 16 bytes, or swizzle.
 # - With `mma` each warp loads its operands, and shared memory is the limit. `wgmma` reads tiles once for four warps.
 # - TMA needs one thread, and an mbarrier that counts its bytes. Whatever is asynchronous needs a wait: before reading what it brings, and before overwriting what it reads.
-# - Inputs are rounded, products are exact. Three products of split numbers give float32's accuracy.
+# - Inputs are rounded, products are exact. Three products of split numbers come close to float32's accuracy.
 #
 # **Back:** [11 Scan, histogram, sort](11_scan.ipynb). **Next:** [13 Several GPUs](13_several_gpus.ipynb).
