@@ -241,7 +241,7 @@ with plot.figure(columns=2, size=(8, 3.2)) as axes:
 # %% [markdown]
 # The bright lines are the first column, never written, and the last row, mixed with what lies past the image. (The trace skips reads out of bounds, so 0 is mixed in here; a GPU would read whatever is there.) The speckles are one level, from truncation.
 #
-# **Your turn.** Mend it, for a gray image of float32: guard, clamps at all four edges, and no float64. Beware of `x + half`: an int and a float32 make a float64 in Numba, so convert with `np.float32(x)`.
+# **Your turn.** Mend it, for a grey image of float32: guard, clamps at all four edges, and no float64. Beware of `x + half`: an int and a float32 make a float64 in Numba, so convert with `np.float32(x)`.
 
 
 # %%

@@ -388,7 +388,7 @@ show.Table(["", "elements", "sectors read", "sectors written"], rows)
 # %% [markdown]
 # No finding: the trace has followed every value from the store to the read, through a fence, a flag and a fence. And it is one pass. `x` is read once, `out` written once. What blocks publish for one another is read many times, but it is small and stays in the L2 cache. How often depends on timing: the emulator runs all these blocks at the same time, so each walks back far. On a GPU, blocks start one after the other, and most find a block that has finished a few steps back.
 #
-# `scan.scan` is built like this, with four differences. A thread has 32 elements, in copies of 16 bytes. They are kept in shared memory, as registers would hold fewer: while blocks wait for others, only loads under way keep the memory busy. A whole warp looks back, at 32 totals at a time. And a total needs no flag of its own: value and flag are the two halves of one 64-bit word, which is written and read as a whole, so there is nothing that a fence would have to keep in order. It takes any axis. The order in which it adds does not depend on timing, so it gives the same bits in every run; the last bits of `look_back` may differ.
+# `scan.scan` is built like this, with four differences. A thread has 32 elements, in copies of 16 bytes. They are kept in shared memory, as registers would hold fewer: while blocks wait for others, only loads in flight keep the memory busy. A whole warp looks back, at 32 totals at a time. And a total needs no flag of its own: value and flag are the two halves of one 64-bit word, which is written and read as a whole, so there is nothing that a fence would have to keep in order. It takes any axis. The order in which it adds does not depend on timing, so it gives the same bits in every run; the last bits of `look_back` may differ.
 #
 # ## How fast is each rung?
 #
@@ -716,7 +716,7 @@ exercises.check("11-ell", multiply_ell)
 # %% [markdown]
 # ## Beside the libraries
 #
-# `gpukit bench scan --save` measures all of this on a GPU: the ladder, scans along rows and columns, histograms of uniform and of constant data, sorts of keys, of pairs and of rows, top-k, and compaction, beside CuPy and PyTorch, and beside CUB itself if `cuda-cccl` is installed. Here are some of them, if there is a GPU:
+# `gpukit bench scan --save` measures all of this on a GPU: the ladder, scans along rows and columns, histograms of uniform and of constant data, sorts of keys, of pairs and of rows, top-k, and compaction, beside CuPy and PyTorch, and beside CUB itself if `cuda-cccl` is installed. Here are some of them, if there is a GPU. "Device and host" marks times that may include waiting for the host, because a launch was not queued before the device was free:
 
 # %%
 rows = []
@@ -740,7 +740,7 @@ if on_gpu():
 show.Table(["2^24 elements", "median", "time of"], rows) if rows else "nothing is timed here"
 
 # %% [markdown]
-# The next cell shows the record, for 2<sup>24</sup> elements and for rows and columns: how many times as fast as the faster of CuPy and PyTorch each function was. A sort of pairs stands beside an argsort and a gather; neither of the two sorts pairs. CUB itself, called without either, is not in the figure. It is in the record, and ahead in some of the histograms and in large scans of float64.
+# The next cell shows the record, for 2<sup>24</sup> elements and for rows and columns: how many times as fast as the faster of CuPy and PyTorch each function was. "Sum" is the running sum. A sort of pairs stands beside an argsort and a gather; neither of the two sorts pairs. CUB itself, called without either, is not in the figure. It is in the record, and ahead in some of the histograms and in large scans of float64.
 
 # %% jupyter={"source_hidden": true}
 compared = [r for r in recorded() if r["spread"] is not None and r["case"] != "ladder"]
