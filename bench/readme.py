@@ -249,7 +249,7 @@ RANDOMS = (
     "Problems of random sizes, types and layouts, and all that were once found slow, each beside the fastest library "
     "that takes it (`gpukit bench any`): the share where gpukit is ahead, the share where its ratio is at least 0.9, "
     "the median and the lowest ratio. First for the device's time, with a cold L2 cache, then for a call that waits "
-    "for its result."
+    "for its result. `blob` is letterbox and normalise, into planes for a network."
 )
 
 

@@ -333,6 +333,6 @@ print(sums.shape, np.allclose(sums, 0.5 * (weights @ images) + 2, atol=1e-4))
 # - An asynchronous copy needs a wait by the thread that started it, and a barrier after that, before anyone else reads.
 # - A fast kernel is mostly FMAs. Everything else competes with them for issue slots.
 # - No tile fits all shapes. Too few tiles call for smaller tiles or split-K, with partial products added in a fixed order.
-# - For float64 use the tensor cores: one instruction for 1024 FMAs of a warp, at full precision.
+# - For float64 use the tensor cores: one instruction does 512 or 1024 FMAs for a warp, at full precision.
 #
 # **Back:** [05 Matmul all the way](05_fast_matmul.ipynb). **Next:** [06 Streams](06_streams.ipynb).

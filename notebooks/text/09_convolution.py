@@ -46,7 +46,7 @@ print(results.taken_on(recorded))
 #
 # ## What a filter does
 #
-# Here are four **filters** of 15 x 15 weights (gray is zero) and what they make of a photograph of Grace Hopper. At each pixel, the filter is laid over the image, centred; where it hangs over the edge, pixels count as zero. That border of zeros is called **padding**. (Papers call a filter a *kernel*, and so do the arguments of functions here. In the text, a kernel is what runs on the GPU.)
+# Here are four **filters** of 15 x 15 weights (grey is zero) and what they make of a photograph of Grace Hopper. At each pixel, the filter is laid over the image, centred; where it hangs over the edge, pixels count as zero. That border of zeros is called **padding**. (Papers call a filter a *kernel*, and so do the arguments of functions here. In the text, a kernel is what runs on the GPU.)
 
 # %% jupyter={"source_hidden": true}
 photo = plot.photograph()[:384:2, 64:448:2].astype(np.float32) / 255
