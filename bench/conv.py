@@ -353,6 +353,15 @@ def _is_comparable(problem):
     return times["im2col"] <= COMPARABLE * times["direct"]
 
 
+def algorithms_of(problem):
+    """Return what is timed besides the direct kernel: what ``conv2d`` picks, implicit GEMM, im2col if comparable."""
+    geometry = make_geometry(problem.size, problem.kernel, problem.stride, problem.padding, 1)
+    dtype = np.dtype("float32")
+    chosen = cost.choose_algorithm("auto", problem.x_shape, problem.weight_shape, geometry, 1, dtype)
+    ways = dict.fromkeys(("im2col", "implicit", chosen) if _is_comparable(problem) else ("implicit", chosen))
+    return tuple(way for way in ways if way != "direct")
+
+
 def measurements(options):
     """Yield (title, function), the most important first; with ``--quick`` for the article's convolution only."""
     if "torch" not in common.libraries():
@@ -367,8 +376,8 @@ def measurements(options):
     for problem in SMALL:
         yield f"calls for {problem.x_shape}", partial(measure_calls, problem)
     for cell in (*CELLS, *OTHERS):
-        algorithms = ("im2col", "implicit") if _is_comparable(cell) else ("implicit",)
-        yield f"{cell.x_shape} to {cell.out_channels} by {cell.kernel}", partial(measure, cell, algorithms=algorithms)
+        ways = algorithms_of(cell)
+        yield f"{cell.x_shape} to {cell.out_channels} by {cell.kernel}", partial(measure, cell, algorithms=ways)
     for (network, layers), samples in itertools.product(NETWORKS.items(), SAMPLES):
         for layer in layers:
             yield f"{network}: {layer}, {samples} images", partial(measure_layer, network, layer, samples)
