@@ -75,7 +75,7 @@ def im2col(
     x: Any,
     kernel_size: Pair,
     stride: Pair = 1,
-    padding: Pair = 0,
+    padding: Pair | str = 0,
     dilation: Pair = 1,
     variant: str = "auto",
     *,
@@ -95,8 +95,10 @@ def im2col(
         Any sizes, also 0. Copied first if it is not C-contiguous.
     kernel_size, stride, dilation : int or 2 int, 1 or more
         For rows and columns, or (for rows, for columns).
-    padding : int or 2 int, 0 or more
-        Rows and columns of zeros on each side. At least one window must fit into the padded image.
+    padding : int or 2 int, 0 or more, or "valid" or "same"
+        Rows and columns of zeros on each side. At least one window must fit into the padded image. "valid" is 0. "same"
+        is as many as make OH H and OW W, for a stride of 1; the odd one of them, as for a kernel of even size, comes
+        behind the last pixel, as in PyTorch.
     variant : str
         A kernel of `gpukit.conv.columns`, or "auto", the first of these that fits: "rows", a block per rows of windows,
         for OW of 96 or more and KW from 5 to 16; "quads", a thread per four windows, for float32 and an OW that is a
@@ -150,7 +152,7 @@ def configure_im2col(
     shape: Shape,
     kernel_size: Pair,
     stride: Pair = 1,
-    padding: Pair = 0,
+    padding: Pair | str = 0,
     dilation: Pair = 1,
     *,
     stream: Any = None,
@@ -196,7 +198,7 @@ def col2im(
     output_size: Pair,
     kernel_size: Pair,
     stride: Pair = 1,
-    padding: Pair = 0,
+    padding: Pair | str = 0,
     dilation: Pair = 1,
     out: Any = None,
     request: str = "write",
@@ -276,7 +278,7 @@ def configure_col2im(
     shape: Shape,
     kernel_size: Pair,
     stride: Pair = 1,
-    padding: Pair = 0,
+    padding: Pair | str = 0,
     dilation: Pair = 1,
     *,
     request: str = "write",
@@ -340,7 +342,7 @@ def conv2d(
     weight: Any,
     bias: Any = None,
     stride: Pair = 1,
-    padding: Pair = 0,
+    padding: Pair | str = 0,
     dilation: Pair = 1,
     groups: int = 1,
     algorithm: str = "auto",
@@ -452,7 +454,7 @@ def steps(
     out: Any,
     bias: Any = None,
     stride: Pair = 1,
-    padding: Pair = 0,
+    padding: Pair | str = 0,
     dilation: Pair = 1,
     groups: int = 1,
     *,
@@ -493,7 +495,9 @@ def steps(
     return _launches(algorithm, convolution, workspace, WorkMemory(stream_of(stream)))
 
 
-def workspace_size(x_shape: Shape, kernel_size: Pair, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1) -> int:
+def workspace_size(
+    x_shape: Shape, kernel_size: Pair, stride: Pair = 1, padding: Pair | str = 0, dilation: Pair = 1
+) -> int:
     """Count the elements of the workspace of ``conv2d(..., algorithm="im2col")``: C KH KW OH OW, of one sample (C2).
 
     Parameters
@@ -517,7 +521,7 @@ def extra_memory(
     x_shape: Shape,
     weight_shape: Shape,
     stride: Pair = 1,
-    padding: Pair = 0,
+    padding: Pair | str = 0,
     dilation: Pair = 1,
     groups: int = 1,
     itemsize: int = 4,

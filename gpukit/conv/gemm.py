@@ -165,7 +165,8 @@ def choose_tile(
     has_groups = device.compute_capability[0] == 9 and pixels > 0
     windows_bytes = prod(geometry.counts) * weight_shape[1] * (2 if half else 8)  # of one sample
     written = has_groups and groups == 1 and not geometry.is_image and windows_bytes <= MAX_COPY
-    ways = fits, has_groups and can_describe_windows(*windows), written, geometry.counts[1] > 1
+    grouped = has_groups and geometry.is_symmetric and can_describe_windows(*windows)
+    ways = fits, grouped, written, geometry.counts[1] > 1
     counts = pixels, read, pixels if last and 1 not in (x_shape[1], geometry.pixels.value) else 0
     return _choose_tile(*sizes, groups, counts, half, last, ways, device.MULTIPROCESSOR_COUNT)
 

@@ -9,7 +9,7 @@ from gpukit._host.arrays import check_alike, check_apart, check_array
 from gpukit._host.checks import check_sizes
 from gpukit.divisors import Divisor, divided, make_divisor
 from warpstep.integers import ceil_div
-from warpstep.values import check_int, describe
+from warpstep.values import check_int, describe, is_int
 
 __all__ = [
     "DTYPES",
@@ -75,8 +75,27 @@ class Geometry(NamedTuple):
     @property
     def is_whole(self) -> bool:
         """Whether there is one window, the whole image."""
-        no_padding = self.padding_h == self.padding_w == 0
+        no_padding = self.padding_h == self.padding_w == 0 and self.counts[1] == 1
         return bool(self.kernel_h == self.height and self.kernel_w.value == self.width.value and no_padding)
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether no window ends further behind the image than the first one begins before it."""
+        ends = (
+            covered(out, int(stride.value), int(kernel), int(gap)) - int(padding) <= int(size) + int(padding)
+            for out, stride, kernel, gap, padding, size in (
+                (self.out_h, self.stride_h, self.kernel_h, self.dilation_h, self.padding_h, self.height),
+                (
+                    self.out_w.value,
+                    self.stride_w,
+                    self.kernel_w.value,
+                    self.dilation_w,
+                    self.padding_w,
+                    self.width.value,
+                ),
+            )
+        )
+        return all(ends)
 
     @property
     def out_size(self) -> tuple[int, int]:
@@ -91,11 +110,12 @@ def make_geometry(
 
     ``source`` names the argument that the size comes from.
     """
-    kernel = pair("kernel_size", kernel_size, 1)
-    stride, padding, dilation = pair("stride", stride, 1), pair("padding", padding, 0), pair("dilation", dilation, 1)
+    kernel, stride = pair("kernel_size", kernel_size, 1), pair("stride", stride, 1)
+    dilation = pair("dilation", dilation, 1)
+    padding, in_all = _padding(padding, kernel, stride, dilation)
     out = []
     for axis, name in enumerate(("rows", "columns")):
-        padded, own = size[axis] + 2 * padding[axis], covered(1, stride[axis], kernel[axis], dilation[axis])
+        padded, own = size[axis] + in_all[axis], covered(1, stride[axis], kernel[axis], dilation[axis])
         if padded > MAX_PIXELS:
             raise ValueError(
                 f"the images of {source} have {padded} {name} with their padding; at most {MAX_PIXELS} are possible"
@@ -123,6 +143,19 @@ def make_geometry(
     return Geometry._make((np.uint32(kernel[0]), make_divisor(kernel[1]), *steps, *numbers, *image, *outside, taps))
 
 
+def _padding(value, kernel, stride, dilation):
+    """Rows and columns of zeros before the first pixel, and on both sides together."""
+    if not isinstance(value, str):
+        before = pair("padding", value, 0)
+        return before, tuple(2 * n for n in before)
+    if value not in ("valid", "same"):
+        raise ValueError(f"padding is {describe(value)}; it must be 'valid', 'same', an int or two of them")
+    if value == "same" and stride != (1, 1):
+        raise ValueError(f"padding is 'same' and stride {stride}; for that, stride must be 1")
+    in_all = tuple((n - 1) * gap if value == "same" else 0 for n, gap in zip(kernel, dilation, strict=True))
+    return tuple(n // 2 for n in in_all), in_all
+
+
 def covered(count: int, stride: int, kernel: int, dilation: int) -> int:
     """Count the pixels along an axis, gaps included, that ``count`` neighbouring windows cover."""
     return (count - 1) * stride + (kernel - 1) * dilation + 1
@@ -131,6 +164,8 @@ def covered(count: int, stride: int, kernel: int, dilation: int) -> int:
 def pair(name: str, value: Any, least: int) -> tuple[int, int]:
     """Convert an int or two of them to two ints, none below ``least``."""
     if not isinstance(value, tuple | list):
+        if not is_int(value):
+            raise TypeError(f"{name} is {describe(value)}; it must be an int or two of them, {least} or more")
         both = check_int(name, value, least)
         return both, both
     if len(value) != 2:

@@ -489,6 +489,21 @@ REFUSED = [
     (lambda: matmul.configure("tiled", 5), TypeError, "shape is 5; it must be a tuple of 2 ints, M and N"),
     (lambda: transpose.configure("tiled", 5), TypeError, "shape is 5; it must be a tuple of 2 ints, M and N"),
     (lambda: conv.workspace_size(5, 1), TypeError, "x_shape is 5; it must be N, C, H, W"),
+    (
+        lambda: conv.conv2d(PIXELS, WEIGHT, padding="full"),
+        ValueError,
+        "padding is 'full'; it must be 'valid', 'same', an",
+    ),
+    (
+        lambda: conv.im2col(PIXELS, 2, (2, 1), "same"),
+        ValueError,
+        r"padding is 'same' and stride \(2, 1\); .* must be 1",
+    ),
+    (
+        lambda: conv.im2col(PIXELS, 2, stride=1.5),
+        TypeError,
+        "stride is 1.5; it must be an int or two of them, 1 or more",
+    ),
     (lambda: conv.extra_memory((1,) * 4, (1,) * 4, itemsize=float("nan")), TypeError, "itemsize is nan"),
     (lambda: reduce.reduce(A, stream="s"), TypeError, "stream is 's'; it must be None or a CUDA stream"),
     (lambda: reduce.reduce(A.astype(">f4")), TypeError, "x has dtype >f4; .* in native order"),
