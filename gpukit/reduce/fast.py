@@ -311,15 +311,21 @@ def make_skewed(operation, vector, width, height, loads):
 
     The order of elements must not matter. A thread takes every ``vector``-th row: all of these begin equally far from
     an aligned address, so its accesses are aligned. Other threads hold the same columns at other offsets; they meet in
-    shared memory. A block reads ``width * vector`` columns, and owns the first ``(width - 1) * vector``.
+    shared memory, where the first columns of all threads come first, then the second: threads write without conflicts,
+    and thanks to a pad they read without. A block reads ``width * vector`` columns, and owns the first
+    ``(width - 1) * vector``.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    finish, per_block, owned, threads = operation.finish, width * vector, (width - 1) * vector, width * height
-    add_rows = make_add_rows(operation, vector, height, loads)
+    finish, owned, threads = operation.finish, (width - 1) * vector, width * height
+    add_rows, padded = (
+        make_add_rows(operation, vector, height, loads),
+        width + 128 // operation.partial.itemsize // vector,
+    )
+    per_row = vector * padded
 
     @cuda.jit
     def skewed(x, out, partials, counters, outer, n, inner, pitch, offset, count):
-        shared = cuda.shared.array((height, per_block), accumulator)
+        shared = cuda.shared.array((height, per_row), accumulator)
         flag = cuda.shared.array(1, int32)
         totals = cuda.local.array(vector, accumulator)
         outer, n, inner, pitch = uint64(outer), uint64(n), uint64(inner), uint64(pitch)
@@ -328,13 +334,15 @@ def make_skewed(operation, vector, width, height, loads):
         before = uint64(offset) + o * n * pitch
         add_rows(x, o * n, outer * n, n, inner, pitch, left + tx * uint64(vector), before, totals)
         for v in range(vector):
-            shared[ty, tx * uint64(vector) + uint64(v)] = totals[v]
+            shared[ty, uint64(v * padded) + tx] = totals[v]
         cuda.syncthreads()
         column = ty * uint64(width) + tx
         while column < uint64(owned) and left + column < inner:
             total = accumulator(identity)
             for r in range(height):
-                total = accumulator(combine(total, shared[r, column + (before + uint64(r) * pitch) % uint64(vector)]))
+                at = uint32(column + (before + uint64(r) * pitch) % uint64(vector))
+                place = uint32(uint32(at % uint32(vector)) * uint32(padded)) + at // uint32(vector)
+                total = accumulator(combine(total, shared[r, place]))
             if cuda.gridDim.y == 1:
                 out[o * inner + left + column] = finish(total, count)
             else:
@@ -350,9 +358,9 @@ def make_skewed(operation, vector, width, height, loads):
             while part < uint64(cuda.gridDim.y):
                 row = (part * outer + o) * inner
                 for v in range(vector):
-                    column = left + tx + uint64(v * width)
-                    value = partials[row + (column if column < inner else uint64(0))]
-                    totals[v] = accumulator(combine(totals[v], value))
+                    column = tx + uint64(v * width)
+                    has = column < uint64(owned) and left + column < inner
+                    totals[v] = accumulator(combine(totals[v], partials[row + left + (column if has else uint64(0))]))
                 part += uint64(height)
             for v in range(vector):
                 shared[ty, tx + uint64(v * width)] = totals[v]
@@ -407,11 +415,25 @@ def make_add_rows(operation, vector, height, loads):
                 for v in range(vector):
                     sums[v] = thread_type(combine(sums[v], tile[v]))
             else:
-                for k in range(loads):
+                own = (n - row + uint64(vector - 1)) // uint64(vector)  # rows of its own, from this one on
+                last = at + (min(own, uint64(loads)) - uint64(1)) * down
+                if at < size and last + uint64(vector) <= size:
+                    for k in range(loads):  # past the last one it reads this one: no branch, so all loads overlap
+                        read(x, at + uint64(k) * down if uint64(k) < own else at, tile, k * vector)
+                    for k in range(1, loads):
+                        for v in range(vector):
+                            value = tile[k * vector + v]
+                            tile[k * vector + v] = value if uint64(k) < own else thread_type(identity)
+                    fold(tile)
                     for v in range(vector):
-                        if row + uint64(k * vector) < n and at + uint64(v) < size:
-                            sums[v] = thread_type(combine(sums[v], thread_type(transform(x[at + uint64(v)]))))
-                    at += down
+                        sums[v] = thread_type(combine(sums[v], tile[v]))
+                else:
+                    for k in range(loads):
+                        for v in range(vector):
+                            place = at + uint64(k) * down + uint64(v)
+                            if uint64(k) < own and place < size:
+                                sums[v] = thread_type(combine(sums[v], thread_type(transform(x[place]))))
+                at += uint64(loads) * down
             at += leap
             row += step * uint64(rows_of_tile)
         for v in range(vector):

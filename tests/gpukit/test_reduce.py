@@ -377,6 +377,20 @@ def test_few_columns_are_read_as_one_run(monkeypatch):
     check_trace((2, 4001, 7), [(2, False), (4001, True), (7, False)], 1)
 
 
+@pytest.mark.parametrize("dtype", ["f2", "i1", "f4", "f8"])
+def test_few_long_rows_from_any_address(dtype):
+    """Fewer rows than a thread has accesses under way, a few more, and so many that blocks share them."""
+    first, again = operators.make_operations("sum", np.dtype(dtype))
+    for rows, columns, start in ((33, 401, 1), (52, 1010, 0), (67, 401, 0)):
+        x = np.rint(4 * filled((rows, columns), dtype)) if dtype[0] == "f" else filled((rows, columns), dtype)
+        flat, out = cuda.to_device(np.append(x[0, :start], x)), cuda.to_device(np.full(columns, 77, first.result))
+        ((launch, arguments),) = api.launches(flat[start:], [(rows, True), (columns, False)], first, again, out)
+        trace = gpukit.trace(launch, *arguments)
+        assert trace.findings == [] and np.array_equal(out.copy_to_host(), x.sum(0))
+        requests = sum(access.requests for access in trace.accesses if access.array == "x" and access.op == "load")
+        assert requests * 32 <= 4 * x.nbytes / min(16, 8 * x.itemsize)  # not one for each element
+
+
 def test_a_warp_takes_a_row_alone(monkeypatch):
     monkeypatch.setattr(cost, "BLOCKS", 0)  # a device that few rows fill
     check_trace((5, 3573), [(5, False), (3573, True)], 1)
