@@ -46,6 +46,9 @@ COLUMN_THREADS = {1: (64, 256), 2: (64, 256), 4: (64, 256), 8: (32, 128), 16: (3
 #: Where so few blocks take all columns, and each has so many bytes under way, the rows are shared by half the number of
 #: blocks: the last one has fewer partial results to read.
 MAX_ACROSS, ACROSS_BYTES, ACROSS_SHARE = 4, 1 << 14, 2
+#: Up to so many blocks take their columns alone, if these are at most so many bytes: with this number of threads, if
+#: each reads at most so many times.
+MAX_ALONE, ALONE_COLUMN_BYTES, ALONE_ROUNDS = 32, 80 << 10, {256: 2, 512: 4}
 #: Accesses that a thread has under way in ``skewed``, by elements of an access; its block.
 SKEWED_LOADS = {2: 4, 4: 4, 8: 8}
 SKEWED_THREADS = (32, 8)
@@ -53,10 +56,12 @@ SKEWED_THREADS = (32, 8)
 #: Bytes that a thread has under way; max threads of its block, and bytes of their totals.
 NARROW_COLUMNS, NARROW_FEW, NARROW_MIN_BYTES = 64, 16, (8 << 20, 2 << 20)
 NARROW_BYTES, NARROW_THREADS, NARROW_SHARED = 64, 1024, 1 << 15
-#: Max rows of ``cells``, whose threads must fill the device unless they have all their rows under way at once; how many
-#: that is.
-CELL_ROWS = 32
-CELL_LOADS = 4
+#: Rows that a thread of ``cells`` has under way, and where it takes one column. If there are more, it takes up to
+#: ``CELL_ROWS`` where there are so many threads for each block wanted; and where their accesses to a row are so many
+#: bytes, up to so many, by bytes of an element, or ``SHORT_CELL_ROWS`` if an access is less than 4 bytes.
+CELL_LOADS, CELL_COLUMN_LOADS = 4, 8
+CELL_ROWS, CELL_THREADS, CELL_BYTES = 32, 96, 1 << 20
+MAX_CELL_ROWS, SHORT_CELL_ROWS = {1: 64, 2: 128, 4: 128, 8: 40}, 40
 #: Elements that a thread has under way in ``strided``; bytes of an array up to which it is faster than two launches, if
 #: up to ``STRIDED_ROW`` elements are neighbours in memory, and if more are; half as many for three reduced axes.
 STRIDED_LOADS, STRIDED_ROW, STRIDED_MAX_BYTES = 8, 64, (8 << 20, 2 << 20)
@@ -123,12 +128,13 @@ def choose(
         outer, inner, pitch = 1, outer, outer
     widest = min(16 // itemsize, 8)
     vector = min(max_vector(itemsize, offset, gcd(inner, pitch)), widest)
-    cells = n <= CELL_LOADS or n <= CELL_ROWS and outer * inner // vector >= THREADS * _blocks_wanted() // 2
+    cells = _is_for_cells(itemsize, vector, outer, n, inner)
     many = n * inner * itemsize >= NARROW_MIN_BYTES[inner > NARROW_FEW] and (inner > 4 or itemsize == 1)
     whole = many and pitch == inner and operation.commutative
     if not cells and whole and vector < widest and inner <= NARROW_COLUMNS * widest:
         return [_narrow(operation, itemsize, widest, offset, outer, n, inner)]
     skewed = vector < widest and operation.commutative and n >= CELL_ROWS and inner >= 16 * widest
+    skewed = skewed and not _threads_alone(itemsize, _column_vector(itemsize, vector), outer, n, inner)
 
     def launch(first, size):
         if cells:
@@ -257,19 +263,42 @@ def _rows(operation, vector, offset, outer, n, pitch):
     return Launch(kernel, outer * splits, threads, (n, pitch, splits, run, offset), work)
 
 
+def _is_for_cells(itemsize, vector, outer, n, inner):
+    if n <= CELL_LOADS:
+        return True
+    threads, access = outer * inner // vector, vector * itemsize
+    most = SHORT_CELL_ROWS if access < 4 else MAX_CELL_ROWS[itemsize]
+    return threads >= CELL_THREADS * _blocks_wanted() and (
+        n <= CELL_ROWS or n <= most and threads * access >= CELL_BYTES
+    )
+
+
 def _cells(operation, vector, outer, n, inner, pitch, aligned):
     width = 16 // operation.result.itemsize if aligned else 1
     # Each result is written once, so the threads of a warp must write neighbours as they read them.
     vector = min(vector, max(width, 4)) if n <= CELL_LOADS else vector
-    kernel = fast.make_cells(operation, vector, min(CELL_LOADS, next_power_of_two(n)), min(width, vector, 4), THREADS)
+    loads = min(CELL_COLUMN_LOADS if vector == 1 else CELL_LOADS, next_power_of_two(n))
+    kernel = fast.make_cells(operation, vector, loads, min(width, vector, 4), THREADS)
     across = inner // vector
     divisor = make_divisor(across) if outer > 1 else Divisor(np.uint32(1), np.uint32(0), np.uint32(0))
     return Launch(kernel, ceil_div(outer * across, THREADS), THREADS, (outer, n, inner, pitch, divisor))
 
 
+def _column_vector(itemsize, vector):
+    """Elements of an access of ``columns``."""
+    return min(vector, 8 // itemsize) if itemsize < 4 else vector
+
+
+def _threads_alone(itemsize, vector, outer, n, inner):
+    """Threads of blocks of ``columns`` that take their columns alone; 0 if several blocks should share the rows."""
+    width = min(COLUMN_THREADS[vector * itemsize][0], next_power_of_two(ceil_div(inner, vector)))
+    if outer * ceil_div(inner, width * vector) > MAX_ALONE or n * width * vector * itemsize > ALONE_COLUMN_BYTES:
+        return 0
+    return next((t for t, rounds in ALONE_ROUNDS.items() if n <= rounds * (t // width) * COLUMN_LOADS), 0)
+
+
 def _columns(operation, itemsize, vector, outer, n, inner, pitch):
-    if itemsize < 4:
-        vector = min(vector, 8 // itemsize)
+    vector = _column_vector(itemsize, vector)
     width, threads = COLUMN_THREADS[vector * itemsize]
     width = min(width, next_power_of_two(ceil_div(inner, vector)))
     height, loads = threads // width, COLUMN_LOADS
@@ -279,6 +308,8 @@ def _columns(operation, itemsize, vector, outer, n, inner, pitch):
     few = across <= MAX_ACROSS and threads * loads * vector * itemsize >= ACROSS_BYTES
     share = ACROSS_SHARE if few else 1
     splits = min(_splits(across * outer * share, max(1, n // (height * loads))), MAX_GRID_YZ)
+    if splits > 1 and (alone := _threads_alone(itemsize, vector, outer, n, inner)):
+        height, splits = alone // width, 1
     deep = fast.rows_of_warp(width, height)
     run = ceil_div(n, deep * loads * splits * (height // deep))
     kernel = fast.make_columns(operation, vector, width, height, loads)

@@ -378,8 +378,9 @@ def test_few_columns_are_read_as_one_run(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["f2", "i1", "f4", "f8"])
-def test_few_long_rows_from_any_address(dtype):
+def test_few_long_rows_from_any_address(dtype, monkeypatch):
     """Fewer rows than a thread has accesses under way, a few more, and so many that blocks share them."""
+    monkeypatch.setattr(cost, "MAX_ALONE", 0)
     first, again = operators.make_operations("sum", np.dtype(dtype))
     for rows, columns, start in ((33, 401, 1), (52, 1010, 0), (67, 401, 0)):
         x = np.rint(4 * filled((rows, columns), dtype)) if dtype[0] == "f" else filled((rows, columns), dtype)
@@ -389,6 +390,28 @@ def test_few_long_rows_from_any_address(dtype):
         assert trace.findings == [] and np.array_equal(out.copy_to_host(), x.sum(0))
         requests = sum(access.requests for access in trace.accesses if access.array == "x" and access.op == "load")
         assert requests * 32 <= 4 * x.nbytes / min(16, 8 * x.itemsize)  # not one for each element
+
+
+@pytest.mark.parametrize(("dtype", "rows", "columns", "kernel", "blocks"), [
+    ("f4", 100, 301, "cells", 2), ("f2", 39, 302, "cells", 1), ("i1", 60, 1204, "cells", 2),
+    ("f2", 41, 301, "columns", 5), ("f4", 631, 5, "columns", 1), ("f8", 70, 260, "columns", 5),
+    ("f2", 300, 500, "columns", 4), ("f4", 5000, 7, "columns", 19), ("f4", 520, 501, "skewed", 80),
+])  # fmt: skip
+def test_who_takes_the_rows(dtype, rows, columns, kernel, blocks, monkeypatch):
+    """A thread alone, if there are many; a block alone, if its rows are few; or several blocks."""
+    if kernel == "cells":
+        monkeypatch.setattr(cost, "CELL_THREADS", 0)
+        monkeypatch.setattr(cost, "CELL_BYTES", 0)
+    first, again = operators.make_operations("sum", np.dtype(dtype))
+    x = np.rint(4 * filled((rows, columns), dtype)) if dtype[0] == "f" else filled((rows, columns), dtype)
+    out = cuda.to_device(np.full(columns, 77, first.result))
+    form = [(rows, True), (columns, False)]
+    ((launch, arguments),) = api.launches(cuda.to_device(x.reshape(-1)), form, first, again, out)
+    assert (launch.dispatcher.py_func.__name__, math.prod(launch.griddim)) == (kernel, blocks)
+    trace = gpukit.trace(launch, *arguments)
+    assert trace.findings == [] and np.array_equal(
+        out.copy_to_host(), x.sum(0, dtype=first.partial).astype(first.result)
+    )
 
 
 def test_a_warp_takes_a_row_alone(monkeypatch):
