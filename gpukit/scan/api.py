@@ -121,7 +121,7 @@ def _scan(problem: Problem):
     inner *= parts
     itemsize, made = x.dtype.itemsize, []
     aligned = math.gcd(16, address_of(x) % 16 or 16) // itemsize, math.gcd(16, address_of(flat) % 16 or 16)
-    aligned = max(1, min(aligned[0], aligned[1] // min(operation.result.itemsize, 4)))
+    aligned = max(1, min(aligned[0], aligned[1] // operation.result.itemsize))
     for choice in cost.choose(operation, itemsize, aligned, outer, n, inner, exclusive):
         work = () if choice.amounts is None else (problem.work.take("published", choice.amounts, operation.partial),)
         if choice.words is not None:

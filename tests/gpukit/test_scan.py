@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import itertools
 import linecache
 
 import numpy as np
@@ -218,6 +219,11 @@ def test_device_arrays_outputs_and_repeated_calls():
         assert np.allclose(out.copy_to_host(), np.cumsum(x, 1), rtol=1e-4, atol=1e-3)
     view = cuda.to_device(np.ascontiguousarray(x.T)).T
     assert np.array_equal(scan.scan(view, 1).copy_to_host(), out.copy_to_host())
+    for dtype, first, before, columns in itertools.product(("i1", "i4", "f8", "i8"), (0, 1, 2), (0, 1, 2), (1, 9)):
+        rows = cuda.to_device(np.arange(1008).astype(dtype))[first : first + 999].reshape(999 // columns, columns)
+        want = np.cumsum(rows.copy_to_host(), 0)
+        out = cuda.device_array(1008, want.dtype)[before : before + 999].reshape(want.shape)  # aligned to elements only
+        assert np.array_equal(scan.scan(rows, 0, out=out).copy_to_host(), want)
 
 
 @pytest.mark.parametrize(
