@@ -186,6 +186,10 @@ class Timing:
     host_seconds: float = 0.0
     queued_ahead: int = 0
 
+    def __post_init__(self):
+        if not self.samples:
+            raise ValueError(f"samples is {describe(self.samples)}; it must hold the seconds of one repetition or more")
+
     @property
     def n(self) -> int:
         """int: the number of repetitions."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpukit._numba import NumbaPerformanceWarning, cuda_api_error, device_array_base, device_array_class, numba_driver
 from gpukit.backend import cuda, on_gpu
-from warpstep.values import describe, is_int, type_name
+from warpstep.values import check_type, describe, has_attributes, is_int, type_name
 
 #: NumPy arrays up to this size are not compared with the memory that the device has left.
 UNCHECKED_BYTES = 2**28
@@ -231,7 +231,9 @@ def check_kind(name, array):
     if isinstance(array, np.ndarray) and interface is None:
         return
     if interface is None:
-        raise TypeError(f"{name} is {type_name(array)}; it must be a NumPy array or a device array")
+        convertible = has_attributes(array, "__array__") or isinstance(array, list | tuple) and name != "out"
+        hint = f": np.asarray({name})" if convertible else ""
+        raise TypeError(f"{name} is {type_name(array)}; it must be a NumPy array or a device array{hint}")
     _check_interface(name, array, interface)
 
 
@@ -364,6 +366,7 @@ def is_pinned(array: np.ndarray) -> bool:
     >>> is_pinned(cuda.pinned_array(10))
     True
     """
+    check_type("array", array, np.ndarray, "a NumPy array")
     if not on_gpu() or array.nbytes == 0:
         return True
     low, high = np.lib.array_utils.byte_bounds(array)

@@ -654,7 +654,7 @@ def _check(x, weight, bias, stride, padding, dilation, groups, algorithm) -> tup
     check_choice("algorithm", algorithm, ALGORITHMS, also="auto")
     allowed = ALLOWED.get(algorithm, DIRECT_DTYPES)
     if (np.float16 if is_bfloat16(dtype_of(x)) else dtype_of(x)) not in allowed:
-        names = " or ".join(str(np.dtype(d)) for d in allowed)
+        names = " or ".join(str(np.dtype(d)) for d in allowed) + " or bfloat16" * (np.float16 in allowed)
         raise TypeError(f"x has dtype {name_of(dtype_of(x))}; it must be {names} for the algorithm {algorithm!r}")
     if channels == 0 or channels % groups:
         raise ValueError(f"x has {channels} channels; it must have 1 or more, and a multiple of groups, {groups}")
@@ -678,7 +678,7 @@ def _check(x, weight, bias, stride, padding, dilation, groups, algorithm) -> tup
 
 def _dtypes_like(x):
     """The dtypes that arrays may have; of bfloat16, those that `check_alike` allows."""
-    return None if is_bfloat16(dtype_of(x)) else CONV_DTYPES
+    return None if is_bfloat16(dtype_of(x)) else (*CONV_DTYPES, np.dtype("V2"))
 
 
 def _check_workspace(workspace, x, geometry, others):

@@ -74,12 +74,14 @@ class Frames(NamedTuple):
         return self.flat.ndim == 2
 
 
-def check_image(name: str, image: Any, dimensions: int | tuple[int, ...]) -> None:
+def check_image(name: str, image: Any, dimensions: tuple[int, ...]) -> None:
     """TypeError or ValueError unless an array is an image, or a batch, that the kernels take."""
-    check_array(name, image, dimensions, DTYPES)
-    rows, columns, channels = image.shape[-3:]
-    if channels != CHANNELS:
-        raise ValueError(f"{name} has shape {tuple(image.shape)}; its last dimension must be {CHANNELS}, the channels")
+    check_array(name, image, 0, DTYPES, more=True)
+    if len(image.shape) not in dimensions or image.shape[-1] != CHANNELS:
+        forms = {3: f"(H, W, {CHANNELS})", 4: f"(N, H, W, {CHANNELS})"}
+        what = " or ".join(forms[n] for n in dimensions)
+        raise ValueError(f"{name} has shape {tuple(image.shape)}; it must be {what}")
+    rows, columns, _ = image.shape[-3:]
     if not (1 <= rows <= MAX_PIXELS and 1 <= columns <= MAX_PIXELS):
         what = f"its height and width must be from 1 to {MAX_PIXELS}"
         raise ValueError(f"{name} has shape {tuple(image.shape)}; {what}")
@@ -88,7 +90,7 @@ def check_image(name: str, image: Any, dimensions: int | tuple[int, ...]) -> Non
 def check_images(images: list) -> None:
     """The same for the images of a sequence, which must be alike."""
     for i, image in enumerate(images):
-        check_image(f"image[{i}]", image, 3)
+        check_image(f"image[{i}]", image, (3,))
         if i:
             check_alike(f"image[{i}]", image, "image[0]", images[0])
 

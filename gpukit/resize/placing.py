@@ -147,7 +147,11 @@ def as_three(name: str, value: Any, dtype: type, kind: type = Real, what: str = 
     values = value if several else (value,) * CHANNELS
     if len(values) != CHANNELS or not all(isinstance(v, kind) and not isinstance(v, bool) for v in values):
         raise TypeError(f"{name} is {describe(value)}; it must be one {what} or {CHANNELS} of them")
-    return tuple(dtype(check_number(name, v)) for v in values)
+    with np.errstate(over="ignore"):
+        numbers = tuple(dtype(check_number(name, v)) for v in values)
+    if any(np.isinf(number) and not np.isinf(v) for number, v in zip(numbers, values, strict=True)):
+        raise ValueError(f"{name} is {describe(value)}; it must be within the range of {dtype.__name__}")
+    return numbers
 
 
 def as_fill(fill: Any, dtype: np.dtype) -> tuple:

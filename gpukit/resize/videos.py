@@ -82,7 +82,7 @@ def _results(frames, parameters, dtype, depth):
     free, under_way, first, known = [], deque(), None, {}
     with ThreadPoolExecutor(depth, initializer=cuda.current_context) as pool:
         for number, frame in enumerate(frames):
-            check_image(f"frames[{number}]", frame, 3)
+            check_image(f"frames[{number}]", frame, (3,))
             if not isinstance(frame, np.ndarray):
                 raise TypeError(f"frames[{number}] is {type_name(frame)}; it must be a NumPy array")
             if first is None:

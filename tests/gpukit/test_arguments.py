@@ -505,6 +505,16 @@ REFUSED = [
         "stride is 1.5; it must be an int or two of them, 1 or more",
     ),
     (lambda: conv.extra_memory((1,) * 4, (1,) * 4, itemsize=float("nan")), TypeError, "itemsize is nan"),
+    (lambda: resize.blob(IMAGE, (2, 2), factor=(1, 1e39, 1)), ValueError, "factor is .* within the range of float32"),
+    (lambda: reduce.reduce([1.0]), TypeError, r"x is a list; it must be .* device array: np.asarray\(x\)$"),
+    (lambda: reduce.reduce(A, out=[1.0]), TypeError, "out is a list; it must be .* device array$"),
+    (lambda: streams.is_pinned([1.0]), TypeError, r"array is \[1.0\]; it must be a NumPy array"),
+    (lambda: timing.Timing(()), ValueError, r"samples is \(\); it must hold the seconds of one repetition"),
+    (
+        lambda: conv.conv2d(PIXELS.astype(int), WEIGHT),
+        TypeError,
+        "x has dtype int64; it must be float16 or .* or bfloat16",
+    ),
     (lambda: reduce.reduce(A, stream="s"), TypeError, "stream is 's'; it must be None or a CUDA stream"),
     (lambda: reduce.reduce(A.astype(">f4")), TypeError, "x has dtype >f4; .* in native order"),
     (

@@ -933,7 +933,7 @@ WRONG = [
     (
         lambda: conv.conv2d(X.astype("f8"), WEIGHT.astype("f8"), algorithm="direct"),
         TypeError,
-        "x has dtype float64; it must be float16 or float32 for the algorithm 'direct'",
+        "x has dtype float64; it must be float16 or float32 or bfloat16 for the algorithm 'direct'",
     ),
     (
         lambda: conv.conv2d(X, WEIGHT[..., :1], algorithm="paired"),

@@ -564,12 +564,16 @@ A = np.ones((4, 5, 3), np.uint8)
 F = A.astype(np.float32)
 WRONG = [
     (lambda: resize.resize([[1]], (2, 2)), TypeError, r"image\[0\] is a list; it must be a NumPy array"),
-    (lambda: resize.resize(A[0], (2, 2)), ValueError, r"image has shape \(5, 3\); it must have 3 or 4 dimensions"),
+    (
+        lambda: resize.resize(A[0], (2, 2)),
+        ValueError,
+        r"image has shape \(5, 3\); it must be \(H, W, 3\) or \(N, H, W, 3\)",
+    ),
     (lambda: resize.resize(A.astype(int), (2, 2)), TypeError, "image has dtype int64; it must be uint8 or float32"),
     (
         lambda: resize.resize(A[..., :2], (2, 2)),
         ValueError,
-        r"image has shape \(4, 5, 2\); its last dimension must be 3",
+        r"image has shape \(4, 5, 2\); it must be \(H, W, 3\) or",
     ),
     (lambda: resize.resize(A[:0], (2, 2)), ValueError, r"image has shape \(0, 5, 3\); its height and width must be"),
     (lambda: resize.resize(A, 7), TypeError, "size is 7; it must be a tuple of 2 ints"),
