@@ -12,7 +12,7 @@ from gpukit._host.checks import check_sizes
 from gpukit.plot.style import COLUMN, box, drawn, sheet, tint, write
 from warpstep.integers import ceil_div
 from warpstep.report.axes import INK, PALETTE, SCALE, abridge
-from warpstep.values import check_int, check_items
+from warpstep.values import check_int, check_items, describe, has_attributes
 
 __all__ = ["fragment", "im2col_product", "layouts", "padded_window", "reduce_axes", "swizzle"]
 
@@ -227,6 +227,8 @@ def reduce_axes(
     >>> axes = reduce_axes((4, 70))
     """
     shape = [check_int(f"shape[{i}]", n, 1, MAX_SIZE) for i, n in enumerate(check_items("shape", shape, "ints", 8))]
+    if not shape:
+        raise ValueError("shape is empty; it must have one axis or more")
     axis = check_int("axis", axis, 0, len(shape) - 1)
     columns, rows = check_int("columns", columns, 1, 4096), check_int("rows", rows, 1, 64)
     outer, n, inner = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
@@ -371,6 +373,8 @@ def fragment(held: Any, lane: int | None = None, *, ax: Axes | None = None) -> A
     >>> from gpukit import tensor
     >>> axes = fragment(tensor.fragment_map((16, 8, 16), "float16", "a"), lane=5)
     """
+    if not has_attributes(held, "name", "packed", "rows", "lanes", "elements"):
+        raise TypeError(f"held is {describe(held)}; it must be a FragmentMap of gpukit.tensor.fragment_map")
     framed = None if lane is None else check_int("lane", lane, 0, 31)
     (down, across), (row, col) = held.shape, np.indices(held.shape)
     along = 1 if held.name.startswith("a") else 0  # the elements of a register are neighbours along K

@@ -306,7 +306,8 @@ def waves(blocks: int, multiprocessors: int | None = None, resident: int = 1, *,
     >>> axes = waves(blocks=40, multiprocessors=6, resident=2)
     """
     blocks, resident = check_int("blocks", blocks, 1, MAX_SIZE), check_int("resident", resident, 1, 32)
-    count = check_int("multiprocessors", multiprocessors or device.info().sm_count, 1, 2**16)
+    multiprocessors = device.info().sm_count if multiprocessors is None else multiprocessors
+    count = check_int("multiprocessors", multiprocessors, 1, 2**16)
     places = count * resident
     number = ceil_div(blocks, places)
     rest = blocks - (number - 1) * places

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize, to_hex
 from matplotlib.lines import Line2D
 
+from gpukit._host.checks import as_numbers
 from gpukit.plot.style import COLUMN, box, drawn, figure, in_style, new_axes, plt
 from gpukit.timing import Timing
 from warpstep.report.axes import FAINT, PALETTE, SCALE, WIDTH
@@ -330,14 +331,15 @@ def rungs(
 
 def _rates(x, series):
     """x and {name: rates} as arrays, checked."""
-    sizes = np.array(check_items("x", x, "numbers", MAX_POINTS), float)
+    sizes = as_numbers("x", check_items("x", x, "numbers", MAX_POINTS)).astype(float)
     check_type("series", series, Mapping, "a dict of rates by name")
     rates = {}
     for name, row in series.items():
-        rates[name] = np.array(check_items(f"series[{name!r}]", row, "rates", MAX_POINTS), float)
+        argument = f"series[{name!r}]"
+        rates[name] = as_numbers(argument, check_items(argument, row, "rates", MAX_POINTS)).astype(float)
         if rates[name].shape != sizes.shape:
             many = f"{rates[name].size} items for {sizes.size} of x"
-            raise ValueError(f"series[{name!r}] has {many}; it must have one for each")
+            raise ValueError(f"{argument} has {many}; it must have one for each")
     return sizes, rates
 
 
@@ -400,7 +402,7 @@ def shaded(
     --------
     >>> axes = shaded([[1, 2], [3, 4]], ["a", "b"], ["x", "y"])
     """
-    table = np.array(values, float)
+    table = as_numbers("values", values).astype(float)
     rows, columns = check_items("rows", rows, "names"), check_items("columns", columns, "names")
     if table.shape != (len(rows), len(columns)) or not table.size or np.isnan(table).all():
         raise ValueError(
