@@ -109,16 +109,17 @@ def quickly():
     """Compile kernels in about half the time; the machine code is the same."""
     from warpstep._numba import quick_passes
 
-    with quick_passes(), without_ptx(), _compilers.paused_collector():
+    with quick_passes(), quick_library(), _compilers.paused_collector():
         yield
 
 
 @contextlib.contextmanager
-def without_ptx():
-    """Let Numba make no PTX of kernels that nvJitLink links from another form.
+def quick_library():
+    """Let Numba hand each module to NVVM once, and make no PTX of kernels that nvJitLink links from another form.
 
-    It looks there for the names of functions to link, which are in the LLVM IR too, except for those that manage
-    memory. PTX would take a fifth of the time to compile a kernel.
+    A function that two others call belongs to both of them, and Numba prints its module for each. In PTX it looks for
+    the names of functions to link, which are in the LLVM IR too, except for those that manage memory. PTX would take a
+    fifth of the time to compile a kernel.
     """
     from numba.cuda.codegen import CUDACodeLibrary
 
@@ -127,19 +128,33 @@ def without_ptx():
             return self.get_llvm_str()
         return "\n".join(self.get_asm_strs(cc=cc))
 
-    makes_ptx = _makes_ptx()
-    CUDACodeLibrary.get_asm_str = get_asm_str
+    whole = _whole_library()
+    CUDACodeLibrary.get_asm_str, CUDACodeLibrary.llvm_strs = get_asm_str, property(_texts_of)
     try:
         yield
     finally:
-        CUDACodeLibrary.get_asm_str = makes_ptx
+        CUDACodeLibrary.get_asm_str, CUDACodeLibrary.llvm_strs = whole
 
 
 @functools.cache
-def _makes_ptx():
+def _whole_library():
     from numba.cuda.codegen import CUDACodeLibrary
 
-    return CUDACodeLibrary.get_asm_str
+    return CUDACodeLibrary.get_asm_str, CUDACodeLibrary.llvm_strs
+
+
+def _texts_of(library):
+    """The LLVM IR of a kernel, and of each function that it calls, which may have been printed for another kernel."""
+    if library._llvm_strs is None:
+        own, *others = dict.fromkeys(library.modules)
+        library._llvm_strs = [str(own), *map(_text_of, others)]
+    return library._llvm_strs
+
+
+def _text_of(module):
+    if "text" not in module.__dict__:
+        module.text = str(module)
+    return module.text
 
 
 def cache_compiled(kernel, load: Callable, save: Callable):

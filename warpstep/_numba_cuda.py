@@ -9,6 +9,7 @@ and moves between releases. With a new numba-cuda this is the file to adapt. It 
 import contextlib
 
 import warpstep._compilers
+from warpstep._numba_cuda_quick import quick_passes
 from warpstep._without_cuda import bindings_version
 
 # isort: split
@@ -194,83 +195,6 @@ def has_ufunc(ufunc) -> bool:
 def vector_parts(type_) -> tuple:
     """(type of an element, number of elements) of a vector type."""
     return type_.base_type, type_.num_elements
-
-
-@contextlib.contextmanager
-def quick_passes(types_only: bool = False):
-    """Let the compiler leave out what only generators need, as in numba-cuda-mlir, and what it has done already.
-
-    After each pass it looks for the variables that live at the start of each block. For each operation it asks about 20
-    functions in turn whether they take its operands. For each index that is no constant it finds the path of the
-    source, for an error that is caught. It reads its settings for each function that a kernel calls.
-
-    ``types_only``: no code is generated, so it does not matter where a variable is last used.
-    """
-    if postproc.PostProcessor.run is not _run:  # by the compilation of a caller
-        yield
-        return
-    config.reload_config()
-    _paths.clear()
-    for (owner, name), (_, quick) in _QUICK.items():
-        setattr(owner, name, quick)
-    if types_only:
-        postproc.PostProcessor.run = _run_without_lifetimes
-    try:
-        yield
-    finally:
-        for (owner, name), (whole, _) in _QUICK.items():
-            setattr(owner, name, whole)
-
-
-_run, _type_call, _find_path = postproc.PostProcessor.run, BaseFunction.get_call_type, ir.Loc._get_path
-#: Signatures of operators and other functions that are no overloads: those are compiled, which depends on more. What a
-#: function takes may depend on the compute capability.
-_signatures: dict = {}
-#: {name of a file of source: its path from here}
-_paths: dict = {}
-
-
-def _run_without_generators(self, emit_dels=False, extend_lifetimes=False):
-    function = self.func_ir
-    if function.is_generator:
-        _run(self, emit_dels, extend_lifetimes)
-        return
-    function.blocks = transforms.canonicalize_cfg(function.blocks)
-    function.variable_lifetime = postproc.VariableLifetime(function.blocks)
-    function.generator_info = None
-    if emit_dels:
-        self._insert_var_dels(extend_lifetimes=extend_lifetimes)
-
-
-def _run_without_lifetimes(self, emit_dels=False, extend_lifetimes=False):
-    _run_without_generators(self, self.func_ir.is_generator and emit_dels, extend_lifetimes)
-
-
-def _type_call_once(self, context, args, kws):
-    flags = ConfigStack.top_or_none()
-    options = None if flags is None else (flags.error_model, flags.compute_capability)
-    key = self, context, tuple(args), tuple(kws.items()), options
-    found = _signatures.get(key)
-    if found is None:
-        found = _type_call(self, context, args, kws)
-        if self.get_impl_key(found) is self.typing_key:
-            _signatures[key] = found
-    return found
-
-
-def _find_path_once(self):
-    if self.filename not in _paths:
-        _paths[self.filename] = _find_path(self)
-    return _paths[self.filename]
-
-
-#: {(owner, attribute): (what Numba has there, what is quick)}
-_QUICK = {
-    (postproc.PostProcessor, "run"): (_run, _run_without_generators),
-    (BaseFunction, "get_call_type"): (_type_call, _type_call_once),
-    (ir.Loc, "_get_path"): (_find_path, _find_path_once),
-    (config, "reload_config"): (config.reload_config, lambda: None),
-}
 
 
 @contextlib.contextmanager

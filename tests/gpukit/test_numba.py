@@ -93,6 +93,30 @@ def test_kernels_are_compiled_without_ptx_where_nothing_reads_it(lto, memory, te
     assert asked == [text] and CUDACodeLibrary.get_asm_str is plain
 
 
+def test_a_function_that_two_others_call_is_printed_once(monkeypatch):
+    from numba.cuda.codegen import CUDACodeLibrary
+
+    from gpukit import _numba
+
+    class Module:
+        times = 0
+
+        def __str__(self):
+            self.times += 1
+            return f"module {self.times}"
+
+    plain, (kernel, another, shared, own) = CUDACodeLibrary.llvm_strs, (Module() for _ in range(4))
+    libraries = [CUDACodeLibrary(None, "kernel") for _ in range(2)]
+    with monkeypatch.context() as patch, _numba.quickly():
+        patch.setattr(CUDACodeLibrary, "modules", property(lambda self: modules))
+        modules = [kernel, shared, own, shared]
+        assert libraries[0].llvm_strs == ["module 1"] * 3
+        modules = [another, shared]
+        assert libraries[1].get_llvm_str() == "module 1\n\nmodule 1"
+    assert [module.times for module in (kernel, another, shared, own)] == [1] * 4
+    assert CUDACodeLibrary.llvm_strs is plain
+
+
 def test_a_plain_launch_of_a_kernel_that_is_kept_on_disk_compiles_without_the_collector():
     from numba.cuda.dispatcher import NullCache
 

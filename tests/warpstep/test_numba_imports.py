@@ -11,7 +11,7 @@ import warpstep
 
 ROOT = Path(warpstep.__file__).parent
 FILES = [path.relative_to(ROOT) for path in ROOT.rglob("*.py")]
-OF_COMPILERS = "_numba_cuda.py", "_numba_cuda_mlir.py"
+OF_COMPILERS = "_numba_cuda.py", "_numba_cuda_quick.py", "_numba_cuda_mlir.py"
 
 
 def imported_packages(source):
