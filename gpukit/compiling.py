@@ -13,7 +13,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ MAX_ELEMENTS, SHARED = 1 << 29, 1 << 24
 PATIENCE = 1000
 #: Processes, unless more are asked for: each has a context, which takes memory of the device.
 MAX_JOBS = 16
+#: Seconds from one line that says how far they are to the next.
+NEWS = 10
 #: Orders of the axes of an operand in memory: rows, columns; and those of attention, where heads lie side by side.
 MATRICES, HEADS = ((0, 1), (1, 0)), ((0, 1, 2, 3), (0, 1, 3, 2), (0, 2, 1, 3), (0, 2, 3, 1))
 
@@ -216,20 +218,23 @@ def find_forms(
 # -- the command -----------------------------------------------------------------------------------
 
 
-def _compile(names, dtypes, patience, part, taken):
-    """Compile what no other process has ``taken``: [(function, dtype, files of its kernels, compiled here)]."""
+def _compile(names, dtypes, patience, part, wanted, taken):
+    """Find the kernels that calls need, and compile those that no other process has ``taken``.
+
+    ``wanted`` gets the names of the files that are missing. Returns [(function, dtype, names of all files)].
+    """
     _numba.share_memory(SHARED)
-    rows = []
+    rows, missing = [], {}
     for name in names:
         for dtype in dtypes:
             found = find_forms(name, dtype, patience=patience, seed=part)
             forms = {kernel_cache.path_of(*form): launch for form, launch in found.items()}
-            compiled = 0
-            for path, launch in forms.items():
-                if not path.exists() and taken.setdefault(path.name, part) == part:
-                    _numba.compiled_kernel(*launch)
-                    compiled += 1
-            rows.append((name, dtype, {path.name for path in forms}, compiled))
+            missing |= {path.name: launch for path, launch in forms.items() if not path.exists()}
+            rows.append((name, dtype, {path.name for path in forms}))
+            wanted.update(dict.fromkeys(missing))
+    for file, launch in missing.items():
+        if taken.setdefault(file, part) == part:
+            _numba.compiled_kernel(*launch)
     return rows
 
 
@@ -252,14 +257,18 @@ def main(argv=None) -> int:
     began, spawn = time.perf_counter(), multiprocessing.get_context("spawn")
     what = options.functions, options.dtype, max(1, PATIENCE // options.jobs)
     with spawn.Manager() as manager, ProcessPoolExecutor(options.jobs, spawn) as processes:
-        taken = manager.dict()
-        tasks = [processes.submit(_compile, *what, part, taken) for part in range(options.jobs)]
+        wanted, taken = manager.dict(), manager.dict()
+        tasks = [processes.submit(_compile, *what, part, wanted, taken) for part in range(options.jobs)]
+        while wait(tasks, NEWS).not_done:
+            seconds = time.perf_counter() - began
+            print(f"{seconds:.0f} s: {len(taken)} of {len(wanted)} kernels are compiled", flush=True)
         try:
             parts = [task.result() for task in tasks]
         except TypeError as error:
             parser.error(str(error))
+        missing = set(wanted.keys())
     for rows in zip(*parts, strict=True):
-        (name, dtype, *_), kernels = rows[0], set().union(*(names for _, _, names, _ in rows))
-        print(f"{name} {dtype}: {len(kernels)} kernels, {sum(compiled for *_, compiled in rows)} of them compiled now")
+        (name, dtype, _), files = rows[0], set().union(*(files for *_, files in rows))
+        print(f"{name} {dtype}: {len(files)} kernels, {len(files & missing)} of them compiled now")
     print(f"{time.perf_counter() - began:.0f} s, in {kernel_files.folder()}")
     return 0
