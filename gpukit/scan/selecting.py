@@ -13,6 +13,7 @@ from gpukit._host.arrays import (
     check_array,
     configure_quietly,
     dtype_of,
+    name_of,
     stream_of,
 )
 from gpukit._host.call import Problem, call
@@ -149,7 +150,7 @@ def compress(mask: Any, x: Any, *, stream: Any = None) -> Any:
     mask : ndarray or device array of one dimension
         Bools or numbers: an element that is not zero selects.
     x : array of the same kind and length
-        Numbers.
+        Elements of 1, 2, 4 or 8 bytes: numbers, also bfloat16 and complex64, dates.
     stream : CUDA stream, optional
         The default stream unless given. The call waits for the number of elements.
 
@@ -197,6 +198,8 @@ def nonzero(x: Any, *, stream: Any = None) -> Any:
     return _selected((x,), stream)
 
 
+#: Bytes of the elements that are moved.
+ITEMSIZES = (1, 2, 4, 8)
 #: Where the count of a stream's calls goes: memory of the host, which the device writes.
 _COUNTS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 #: How often the count is polled, in less than 0.1 us each, before a synchronisation, which takes longer to return.
@@ -238,7 +241,8 @@ def _select(problem: Problem):
     if x is not None:
         check_array("x", x, 1)
         result = dtype_of(x)
-        _check_dtype("x", result)
+        if result.hasobject or result.itemsize not in ITEMSIZES:
+            raise TypeError(f"x has dtype {name_of(result)}; its elements must have 1, 2, 4 or 8 bytes")
         check_alike("x", x, "mask", mask, (n,), result)
     out = problem.output((n,), result)
     if n == 0:

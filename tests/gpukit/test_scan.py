@@ -527,6 +527,10 @@ def test_selected_elements_keep_their_order():
     device = cuda.to_device(x)
     for _ in range(2):
         assert np.array_equal(scan.compress(cuda.to_device(mask), device).copy_to_host(), x[mask])
+    for dtype in ("?", "V2", ">f8", "F", "M8[s]", [("key", "i4"), ("value", "f4")]):  # bits are moved
+        bits = random.integers(0, 2, size * np.dtype(dtype).itemsize, np.uint8).view(dtype)
+        found = scan.compress(mask, bits)
+        assert found.dtype == bits.dtype and found.tobytes() == bits[mask].tobytes()
 
 
 @pytest.mark.parametrize(
@@ -555,6 +559,8 @@ def test_selected_elements_keep_their_order():
         (lambda: scan.argsort(np.zeros(2, complex)), "x has dtype complex128"),
         (lambda: scan.compress(np.zeros(2), np.zeros(3)), "x has shape"),
         (lambda: scan.nonzero(np.zeros(2, complex)), "x has dtype complex128"),
+        (lambda: scan.compress(np.zeros(2), np.zeros(2, complex)), "complex128; .* must have 1, 2, 4 or 8 bytes"),
+        (lambda: scan.compress(np.zeros(2), np.zeros(2, object)), "x has dtype object"),
     ],
 )
 def test_what_cannot_be_done_is_named(call, message):
