@@ -151,9 +151,9 @@ def _scan(what, variant, case, size, nbytes=0, first=False):
     return Headline(what, "scan-h200", variant, problem, float(nbytes * size), "GB/s", first)
 
 
-def _convolution(what, case, shape, kernel, first=False):
+def _convolution(what, case, shape, kernel, variant="direct", first=False):
     problem = {"case": case, "shape": shape, "dtype": "float32", "kernel": kernel}
-    return Headline(what, "conv-h200", "direct", problem, first=first)
+    return Headline(what, "conv-h200", variant, problem, first=first)
 
 
 def _transpose(what, *shape):
@@ -179,7 +179,7 @@ HEADLINES = (
         first=True,
     ),
     _convolution("convolution 6 x 6, 6 to 6 channels, 512 x 768", "article", (1, 6, 512, 768), 6, first=True),
-    _convolution("convolution 5 x 5, 16 to 16 channels, 512 x 512", "map", (1, 16, 512, 512), 5),
+    _convolution("convolution 5 x 5, 16 to 16 channels, 512 x 512", "map", (1, 16, 512, 512), 5, "fourier"),
     _scan("running sum of 2^28 numbers", "scan", "sum over all", 2**28, 8, first=True),
     _scan("running sum of 2^20 numbers", "scan", "sum over all", 2**20, 8),
     _scan("sort of 2^28 numbers", "sort", "sort, keys", 2**28, first=True),

@@ -291,76 +291,13 @@ show.source(implicit.find_window, implicit.make_list_pixels, implicit.make_copy_
 # %% [markdown]
 # The rest is as in the product: asynchronous copies, register tiling, split-K where the result is small. The windows of all samples form one product, so many small images fill the tiles as well as a large one does. For float16 the same is done on tensor cores ([12](12_tensor_cores.ipynb)). On compute capability 9.0, where that is faster, so it is for float32: each number is split into two of TF32, and three products on tensor cores replace one. The errors stay as small as those of sums in float32. Where windows do not overlap, like the patches of a vision transformer, columns repeat no pixel: on compute capability 9.0 they are written to memory after all, as rows for the tensor cores.
 #
-# ## The map
-#
-# The article reports 1.2 times the speed of cuDNN for its convolution, and elsewhere between a tenth and ten times. Where does ours win? The map has as many out channels as in channels, filters from 1 x 1 to 11 x 11, and two kinds of images. cuDNN had tried all of its algorithms first and kept the fastest, without TF32 (a 19-bit format of tensor cores, less precise than float32). Our time is that of the way that `conv2d` picks by itself. The cells from 32 channels on, and some of 16, were recorded before it used tensor cores for float32. Blue: gpukit is faster; red: cuDNN is. A star marks im2col or implicit GEMM.
-
-# %% jupyter={"source_hidden": true}
-IMAGES = {512: 1, 56: 16}  # size: how many
-CHANNELS, KERNELS = (1, 2, 4, 8, 16, 32, 64, 128), (1, 3, 5, 7, 9, 11)
-
-
-def find(cell):
-    """(cuDNN's seconds, gpukit's, the way that it picks) for a cell of the map."""
-    size, channels, kernel = cell
-    x, weight = (IMAGES[size], channels, size, size), (channels, channels, kernel, kernel)
-    found = results.by_variant(recorded, case="map", shape=x, out_channels=channels, kernel=kernel, stride=1)
-    at = make_geometry(x[2:], kernel, 1, kernel // 2, 1)
-    way = cost.choose_algorithm("auto", x, weight, at, 1, np.dtype("float32"))
-    if way not in found:
-        way = min(("direct", "im2col"), key=lambda name: found.get(name, np.inf))
-    return found["cudnn (torch)"], found[way], way
-
-
-cells = {cell: find(cell) for cell in itertools.product(IMAGES, CHANNELS, KERNELS)}
-ratios = {cell: theirs / ours for cell, (theirs, ours, _) in cells.items()}
-with plot.figure(columns=len(IMAGES), size=(10, 3.6), mark=where) as axes:
-    for ax, (size, samples) in zip(axes, IMAGES.items(), strict=True):
-        shown = np.array([[ratios[size, channels, kernel] for channels in CHANNELS] for kernel in KERNELS])
-        for (row, col), ratio in np.ndenumerate(shown):
-            color = "white" if abs(np.log2(ratio)) > 1.8 else "black"
-            star = "" if cells[size, CHANNELS[col], KERNELS[row]][2] == "direct" else "*"
-            ax.text(col, row, f"{ratio:.2f}{star}", ha="center", va="center", fontsize=7, color=color)
-        ax.imshow(np.log2(shown), cmap="RdBu", vmin=-3, vmax=3, aspect="auto")
-        ax.set_xticks(range(len(CHANNELS)), CHANNELS)
-        ax.set_yticks(range(len(KERNELS)), KERNELS)
-        ax.set(xlabel="channels in and out", ylabel="filter")
-        ax.set_title(f"{samples} of {size} x {size}: cuDNN's time / gpukit's")
-        ax.grid(False)
-small = [ratio for (_, channels, kernel), ratio in ratios.items() if channels <= 16 and kernel >= 3]
-rest = [ratio for (_, channels, kernel), ratio in ratios.items() if channels > 16 or kernel < 3]
-print(f"of {len(ratios)} cells gpukit is faster in {sum(r > 1 for r in ratios.values())}")
-print(f"up to 16 channels, filters from 3 x 3: in {sum(r > 1 for r in small)} of {len(small)}, lowest ratio {min(small):.2f}")
-print(f"elsewhere at least half of cuDNN's speed in {sum(r >= 0.5 for r in rest)} of {len(rest)}, lowest {min(rest):.2f}")
-
-# %% [markdown]
-# The map has a shape, and it can be explained. With few channels the matrix product is narrow, and cuDNN's kernels are made for wide ones. That is where a kernel made to measure wins most. A filter of 1 x 1, the first row, *is* a matrix product.
-#
-# Where cuDNN is ahead by more than a tenth, ask how many operations per second the direct way would need to keep up. If that is more than multiply-adds from registers alone can do, cuDNN does not go the direct way: it needs fewer operations. Where it is less, we cannot tell: cuDNN may simply have the better kernel.
-
-# %%
-print(f"{'images':18}{'channels':>8}{'filter':>8}{'ratio':>8}{'cuDNN, as operations of the direct way':>42}")
-for (size, channels, k), ratio in ratios.items():
-    if ratio < 0.9 and k > 1:
-        flops = 2 * IMAGES[size] * (channels * size * k) ** 2
-        speed = f"{flops / cells[size, channels, k][0] * 1e-12:.0f} TFLOP/s"
-        print(f"{f'{IMAGES[size]} of {size} x {size}':18}{channels:8}{k:8}{ratio:8.2f}{speed:>42}")
-print(f"multiply-adds from registers alone: {limits.fp32 * 1e-12:.0f} TFLOP/s")
-
-# %% [markdown]
-# How does `conv2d` choose? It has no map built in, but a small model whose constants are fitted to measurements: the instructions of all warps of an SM add up, and no block takes less time than the chain of its own instructions. It tries all tiles in the model, and compares the best with the times it predicts for the products.
-
-# %% jupyter={"outputs_hidden": true}
-show.source(cost.predict)
-
-# %% [markdown]
 # ## Fewer multiplications
 #
-# Two methods save far more than pairs do. They are not implemented here, but what they save can be counted.
+# Two methods save more than the last kernel. What they save can be counted.
 #
-# **FFT.** The Fourier transform of a convolution is the product of the transforms. Transform every in channel and the filter of every pair of channels, multiply, sum over the in channels, and transform every out channel back. The size of the filter hardly matters any more. A transform of n real values takes about 2.5 n log2 n operations.
+# **FFT.** The Fourier transform of a convolution is the product of the transforms. Transform every in channel and the filter of every pair of channels, multiply, sum over the in channels, and transform every out channel back. The size of the filter hardly matters any more. A transform of n real values takes about 2.5 n log2 n operations. (`conv2d(..., algorithm="fourier")` cuts the images into tiles of 32 x 32 pixels that overlap, so that a warp can transform one in its registers.)
 #
-# **Winograd.** A pair with its three products is the smallest case. For a 3 x 3 filter, a tile of 2 x 2 results takes 16 multiplications instead of 36, and one of 4 x 4 takes 36 instead of 144, if pixels and weights are first added up in certain ways. What is left are matrix products over the channels. The price is additions, and precision: the larger the tile, the larger the numbers that cancel.
+# **Winograd in both directions.** `winograd` saves along columns only. For a 3 x 3 filter, a tile of 2 x 2 results takes 16 multiplications instead of 36, and one of 4 x 4 takes 36 instead of 144, if pixels and weights are first added up in certain ways. What is left are matrix products over the channels. The price is additions, and precision: the larger the tile, the larger the numbers that cancel. gpukit has no such kernel.
 
 # %%
 def operations(channels, size, kernel, samples):
@@ -389,6 +326,69 @@ with plot.figure(columns=2, size=(9, 3.3), mark="operations, by formula") as axe
 # %% [markdown]
 # So the direct way is best where filters are small and channels few, Winograd at 3 x 3 with many channels, the FFT with large filters. Fewer operations are not less time, though: an FFT moves complex numbers through memory, and Winograd's transforms move all data once more.
 #
+# ## The map
+#
+# The article reports 1.2 times the speed of cuDNN for its convolution, and elsewhere between a tenth and ten times. Where does ours win? The map has as many out channels as in channels, filters from 1 x 1 to 11 x 11, and two kinds of images. cuDNN had tried all of its algorithms first and kept the fastest, without TF32 (a 19-bit format of tensor cores, less precise than float32). Our time is that of the way that `conv2d` picks by itself: a direct kernel, or with an "f" the FFT, with a star im2col or implicit GEMM. Blue: gpukit is faster; red: cuDNN is.
+
+# %% jupyter={"source_hidden": true}
+IMAGES = {512: 1, 56: 16}  # size: how many
+CHANNELS, KERNELS = (1, 2, 4, 8, 16, 32, 64, 128), (1, 3, 5, 7, 9, 11)
+
+
+def find(cell):
+    """(cuDNN's seconds, gpukit's, the way that it picks) for a cell of the map."""
+    size, channels, kernel = cell
+    x, weight = (IMAGES[size], channels, size, size), (channels, channels, kernel, kernel)
+    found = results.by_variant(recorded, case="map", shape=x, out_channels=channels, kernel=kernel, stride=1)
+    at = make_geometry(x[2:], kernel, 1, kernel // 2, 1)
+    way = cost.choose_algorithm("auto", x, weight, at, 1, np.dtype("float32"))
+    return found["cudnn (torch)"], found[way], way
+
+
+cells = {cell: find(cell) for cell in itertools.product(IMAGES, CHANNELS, KERNELS)}
+ratios = {cell: theirs / ours for cell, (theirs, ours, _) in cells.items()}
+dates = sorted({record["date"] for record in recorded if record["case"] == "map"})
+taken = f"{recorded[0]['gpu']}, recorded {' and '.join(dates)}"
+with plot.figure(columns=len(IMAGES), size=(10, 3.6), mark=taken) as axes:
+    for ax, (size, samples) in zip(axes, IMAGES.items(), strict=True):
+        shown = np.array([[ratios[size, channels, kernel] for channels in CHANNELS] for kernel in KERNELS])
+        for (row, col), ratio in np.ndenumerate(shown):
+            color = "white" if abs(np.log2(ratio)) > 1.8 else "black"
+            letter = {"direct": "", "fourier": "f"}.get(cells[size, CHANNELS[col], KERNELS[row]][2], "*")
+            ax.text(col, row, f"{ratio:.2f}{letter}", ha="center", va="center", fontsize=7, color=color)
+        ax.imshow(np.log2(shown), cmap="RdBu", vmin=-3, vmax=3, aspect="auto")
+        ax.set_xticks(range(len(CHANNELS)), CHANNELS)
+        ax.set_yticks(range(len(KERNELS)), KERNELS)
+        ax.set(xlabel="channels in and out", ylabel="filter")
+        ax.set_title(f"{samples} of {size} x {size}: cuDNN's time / gpukit's")
+        ax.grid(False)
+faster = sum(ratio > 1 for ratio in ratios.values())
+print(f"gpukit is faster in {faster} of {len(ratios)} cells, lowest ratio {min(ratios.values()):.2f}")
+for name, ways in {"direct kernels": {"direct"}, "products": {"im2col", "implicit"}, "FFT": {"fourier"}}.items():
+    found = [ratio for cell, ratio in ratios.items() if cells[cell][2] in ways]
+    print(f"{name:14} {len(found):3} cells, ratios {min(found):.2f} to {max(found):.2f}, median {np.median(found):.2f}")
+
+# %% [markdown]
+# The map has a shape, and it can be explained. With few channels the matrix product is narrow, and cuDNN's kernels are made for wide ones, so a kernel made to measure wins. A filter of 1 x 1, the first row, *is* a matrix product. The FFT wins most, with many channels and large filters. How many operations per second would the direct way need to be as fast?
+
+# %%
+print(f"{'images':18}{'channels':>8}{'filter':>8}{'gpukit':>10}{'cuDNN':>8}")
+for (size, channels, k), (theirs, ours, way) in cells.items():
+    if way == "fourier" and k == max(KERNELS):
+        flops = 2 * IMAGES[size] * (channels * size * k) ** 2
+        speeds = f"{flops / ours * 1e-12:10.0f}{flops / theirs * 1e-12:8.0f}"
+        print(f"{f'{IMAGES[size]} of {size} x {size}':18}{channels:8}{k:8}{speeds}")
+print(f"TFLOP/s of the direct way; multiply-adds from registers alone: {limits.fp32 * 1e-12:.0f}")
+
+# %% [markdown]
+# What is above the last number cannot be a direct way: it saves operations. With the filter, the direct way's operations grow, and the time of an FFT hardly does.
+#
+# How does `conv2d` choose? It has no map built in, but a small model whose constants are fitted to measurements: the instructions of all warps of an SM add up, and no block takes less time than the chain of its own instructions. It tries all tiles in the model, and compares the best with the times it predicts for the products.
+
+# %% jupyter={"outputs_hidden": true}
+show.source(cost.predict)
+
+# %% [markdown]
 # ## Half the bytes, and the host
 #
 # The direct kernels take float16, too, with sums in float32. Half the bytes do not make them faster: the multiply-adds stay the same, and what is converted on its way to shared memory cannot be copied asynchronously. What they save is memory. (Implicit GEMM is another matter: its products of float16 are made by tensor cores.)
