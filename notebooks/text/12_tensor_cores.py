@@ -532,7 +532,7 @@ heads = ["4096 x 4096 x 4096", "10^12 operations per second", "of cuBLAS", "larg
 show.Table(heads, rows) if rows else print("There is no record yet.")
 
 # %% [markdown]
-# The error is a share of the sum of magnitudes, |a| |b|. For the 16-bit formats it is that of rounding the *results*, since here the inputs have 16 bits to begin with. "high" is more than ten times as accurate as TF32, and less than a tenth as accurate as float32. Its inputs have nearly all of their bits; what is lost is in the sums. A tensor core cuts off their last bits where ordinary arithmetic rounds, so the errors of 4096 terms do not cancel.
+# The error is a share of the sum of magnitudes, |a| |b|. For the 16-bit formats it is that of rounding the *results*, since here the inputs have 16 bits to begin with. "high" is more than ten times as accurate as TF32, and less than a tenth as accurate as float32. Its inputs have nearly all of their bits; what is lost is in the sums. A tensor core cuts off their last bits where ordinary arithmetic rounds, so the errors of 4096 terms do not cancel. (`conv2d` takes TF32 without being asked. There a tensor core sums up one step only, ordinary additions do the rest, and the errors stay those of float32.)
 #
 # ## Exercise
 #
