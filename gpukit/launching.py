@@ -10,7 +10,7 @@ from gpukit._host.call import launch
 from gpukit._host.keys import array_key, layout_of
 from gpukit._host.keys import array_key as look
 from gpukit._host.prepared import Prepared, prepare
-from gpukit._host.replay import LaunchCache, repeat
+from gpukit._host.replay import LaunchCache
 from gpukit._host.transfers import upload
 
 __all__ = ["Plans", "Prepared", "array_key", "handle_of", "layout_of", "look", "prepare", "upload"]
@@ -70,8 +70,8 @@ class Call:
     """
 
     def __init__(self, cache, inputs, out, stream, parameters):
-        self.cache, self.inputs, self._arguments = cache, inputs, (None, inputs, out, stream, parameters)
-        self.plan, self.key, _ = repeat(cache, *self._arguments, find=True)
+        self.cache, self.inputs, self._out = cache, inputs, out
+        self.plan, self.key, self._pointers = cache.find(None, inputs, out, stream, parameters)
 
     def first(self, launches: list, result):
         """Make the launches, record them if they can be repeated, and give ``result``, an Output, to the caller."""
@@ -80,7 +80,4 @@ class Call:
     def again(self):
         """Repeat the launches of ``plan`` with the arrays of this call; returns its result."""
         assert self.plan is not None
-        kept = LaunchCache(1)  # the other one may have dropped the call by now
-        kept.store(self.key, self.plan)
-        _, _, result = repeat(kept, *self._arguments)
-        return result
+        return self.plan.again(self._pointers, self._out)

@@ -65,7 +65,8 @@ def _make_reader(kind):
 
 
 def make_locate(arrays: tuple, handle: int = 0, aligned: bool = False) -> Callable:
-    """Make ``locate(arrays)``, which finds arrays like these in less time than it takes to make and compare keys.
+    """Make ``locate(arrays, pointers)``, which finds arrays like these in less time than it takes to make and compare
+    keys.
 
     Parameters
     ----------
@@ -78,18 +79,18 @@ def make_locate(arrays: tuple, handle: int = 0, aligned: bool = False) -> Callab
 
     Returns
     -------
-    function of a tuple of as many arrays
-        It returns a list of their pointers only if each array has the key of the one in its place here, else None. It
-        may return None for such arrays too, and always does if the arrays are not of one library. It counts by
-        itself: to make a ``zip`` takes longer than the loop.
+    function of a tuple of as many arrays, and of a list or a ctypes array that is at least as long
+        It tells whether each array has the key of the one in its place here, and writes their addresses. It may return
+        False for such arrays too, and always does if the arrays are not of one library. After False some addresses may
+        have been written. It counts by itself: to make a ``zip`` takes longer than the loop.
 
     Examples
     --------
     >>> locate = make_locate((cuda.to_device(np.zeros(3)),))
-    >>> other = cuda.to_device(np.ones(3))
+    >>> other, pointers = cuda.to_device(np.ones(3)), [0]
     >>> key, pointer = array_key(other)
-    >>> locate((other,)) == [pointer], locate((cuda.to_device(np.ones(4)),)) is None
-    (True, True)
+    >>> locate((other,), pointers) and pointers == [pointer], locate((cuda.to_device(np.ones(4)),), pointers)
+    (True, False)
     """
     kinds, found = {*map(type, arrays)}, [array_key(array, handle) for array in arrays]
     library = _library_of(kinds.pop()) if len(kinds) == 1 else ""
@@ -100,8 +101,9 @@ def make_locate(arrays: tuple, handle: int = 0, aligned: bool = False) -> Callab
     return makers[library](arrays, keys, [pointer % ALIGNMENT for pointer in pointers], handle, aligned)
 
 
-def locate_none(arrays: tuple) -> list | None:
-    """What `make_locate` makes where nothing is faster than keys."""
+def locate_none(arrays: tuple, pointers: Any) -> bool:
+    """Find nothing: what `make_locate` makes where nothing is faster than keys."""
+    return False
 
 
 @functools.cache
@@ -143,19 +145,18 @@ def _make_torch_locate(tensors, _, residues, handle, aligned):
         check = guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     except Exception:
         return locate_none
-    address = torch.Tensor.data_ptr
 
-    def locate(others):
+    def locate(others, pointers):
         if not check(*others):
-            return None
-        pointers = [*map(address, others)]
-        if aligned:
-            i = 0
-            for pointer in pointers:
-                if pointer % ALIGNMENT != residues[i]:
-                    return None
-                i += 1
-        return pointers
+            return False
+        i = 0
+        for other in others:
+            pointer = other.data_ptr()
+            if aligned and pointer % ALIGNMENT != residues[i]:
+                return False
+            pointers[i] = pointer
+            i += 1
+        return True
 
     return locate
 
@@ -182,27 +183,28 @@ def _make_cupy_reader(_):
 def _make_cupy_locate(arrays, keys, residues, handle, aligned):
     import cupy  # pyright: ignore[reportMissingImports]
 
-    current_stream, kind = cupy.cuda.get_current_stream, cupy.ndarray
+    current_stream, kind, alone = cupy.cuda.get_current_stream, cupy.ndarray, cupy.cuda.runtime.getDeviceCount() == 1
     # Contiguous arrays of the same shape have the same strides, which take longer to read than this private attribute.
     dense = [getattr(array, "_c_contiguous", False) for array in arrays]
+    expected = [(dtype, shape, strides, device) for _, dtype, shape, strides, device in keys]
 
-    def locate(arrays):
-        stream, i, pointers = current_stream(), 0, []
+    def locate(others, pointers):
+        stream, i = current_stream(), 0
         if stream.ptr != handle:
             stream.synchronize()
-        for array in arrays:
-            _, dtype, shape, strides, device = keys[i]
-            if type(array) is not kind or array.dtype is not dtype or array.shape != shape:
-                return None
-            if not (dense[i] and array._c_contiguous) and array.strides != strides:
-                return None
-            memory = array.data
+        for other in others:
+            dtype, shape, strides, device = expected[i]
+            if type(other) is not kind or other.dtype is not dtype or other.shape != shape:
+                return False
+            if not (dense[i] and other._c_contiguous) and other.strides != strides:
+                return False
+            memory = other.data
             pointer = memory.ptr
-            if memory.device_id != device or (aligned and pointer % ALIGNMENT != residues[i]):
-                return None
-            pointers.append(pointer)
+            if not alone and memory.device_id != device or aligned and pointer % ALIGNMENT != residues[i]:
+                return False
+            pointers[i] = pointer
             i += 1
-        return pointers
+        return True
 
     return locate
 
@@ -243,24 +245,22 @@ def _same(*parts):
 
 
 def _make_numba_locate(_, keys, residues, handle, aligned):
-    keys = [_same(*key) for key in keys]
-    which = 1 if aligned else 0
-    if aligned:
-        keys = list(map(_same, keys, residues))
+    keys = list(map(_same, keys, residues)) if aligned else [_same(*key) for key in keys]
 
-    def locate(arrays):
-        i, pointers = 0, []
+    def locate(others, pointers):
+        i = 0
         try:
-            for array in arrays:
-                place = array._gpukit_place
-                key = place[which]
+            for other in others:
+                key, key_aligned, pointer = other._gpukit_place
+                if aligned:
+                    key = key_aligned
                 if key is not keys[i] and key != keys[i]:
-                    return None
-                pointers.append(place[2])
+                    return False
+                pointers[i] = pointer
                 i += 1
         except AttributeError:  # an array of another library, or one that was never read
-            return None
-        return pointers
+            return False
+        return True
 
     return locate
 

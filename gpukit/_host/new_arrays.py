@@ -63,15 +63,19 @@ def _make_like_torch(like, shape, dtype):
     # the public one takes. It is private: a release may be without it.
     here = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "_empty_strided_cuda", None)
 
-    def make_tensor(pointers):
-        if here is not None and (alone or torch.cuda.current_device() == index):
-            array = here(shape, strides, dtype)
-        else:
-            array = torch.empty_strided(shape, strides, dtype=dtype, device=device)
+    def make_here(pointers):
+        array = here(shape, strides, dtype)
         pointers.append(array.data_ptr())
         return array
 
-    return make_tensor
+    def make_there(pointers):
+        if here is not None and torch.cuda.current_device() == index:
+            return make_here(pointers)
+        array = torch.empty_strided(shape, strides, dtype=dtype, device=device)
+        pointers.append(array.data_ptr())
+        return array
+
+    return make_here if here is not None and alone else make_there
 
 
 def _torch_strides(shape):

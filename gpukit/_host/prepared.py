@@ -112,7 +112,8 @@ class Prepared:
         return f"<launch of {self.name}, grid {self.launch.griddim}, block {self.launch.blockdim}>"
 
     def __call__(self, *args):
-        self._lock.acquire()  # a with statement takes twice as long
+        lock = self._lock
+        lock.acquire()  # a with statement takes twice as long
         try:
             if args:
                 if len(args) != len(self.args):
@@ -122,7 +123,7 @@ class Prepared:
             if code := self.start():
                 self.failed(code)
         finally:
-            self._lock.release()
+            lock.release()
 
     def arrays(self) -> list:
         """List (position, array) of the arguments, and parts of tuples, that are arrays."""
@@ -272,8 +273,8 @@ class _PreparedOnGpu(Prepared):
             flat = args
         try:
             arrays = self._arrays_of(flat)
-            pointers = self._locate(arrays)
-            self._pointers[:] = self._read(arrays) if pointers is None else pointers
+            if not self._locate(arrays, self._pointers):
+                self._pointers[:] = self._read(arrays)
             for position, slot in self._numbers:
                 if flat[position] is not slot.value:
                     slot.write(flat[position])

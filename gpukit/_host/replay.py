@@ -9,15 +9,17 @@ from typing import Any
 from gpukit._host.arrays import address_of, as_device_array, handle_of, span, stream_of
 from gpukit._host.keys import ALIGNMENT, READERS, make_locate, settings_key
 from gpukit._host.new_arrays import make_like
-from gpukit._host.work_memory import WorkMemory, state_of
+from gpukit._host.work_memory import Buffers, WorkMemory, state_of
 from gpukit._numba import PER_THREAD_DEFAULT_STREAM
 
-__all__ = ["MAX_KEPT", "LaunchCache", "RecordedCall", "repeat"]
+__all__ = ["MAX_KEPT", "LaunchCache", "RecordedCall", "queue_of"]
 
 #: Bytes of memory that a recorded call may keep alive.
 MAX_KEPT = 64 << 20
 #: Parts of a key before those of the settings: planner, queue, whether the result is new, number of inputs.
 OTHERS = 4
+#: Those of a call without work memory: they never change.
+_NO_BUFFERS = Buffers()
 
 
 class RecordedCall:
@@ -41,6 +43,10 @@ class RecordedCall:
         Its key in the cache.
     locate : function
         As of `make_locate`, for the inputs and ``out``, if that was given.
+    blank : list of int
+        As long as what ``locate`` writes.
+    start, failed : functions
+        Of the launch, if it is one; otherwise ``start`` makes all launches.
     own : slice
         Where the addresses of inputs and outputs are in the block.
     replayable : bool
@@ -50,10 +56,11 @@ class RecordedCall:
     """
 
     __slots__ = (
+        "blank",
         "block",
         "buffers",
+        "failed",
         "key",
-        "launches",
         "locate",
         "lock",
         "make_output",
@@ -63,6 +70,7 @@ class RecordedCall:
         "places",
         "reach",
         "replayable",
+        "start",
         "version",
         "work",
         "_held",
@@ -73,8 +81,8 @@ class RecordedCall:
         inputs, outputs = [array for array in inputs if array is not None], [output.target for output in outputs]
         self.lock, self.work = state_of(stream).lock, work
         self._held = [] if work is None else [_Held(work, key, size) for key, size in work.taken.items()]
-        self.buffers: Any = work.buffers if work is not None and self._held else None
-        self.version = None if work is None else work.buffers.version
+        self.buffers = work.buffers if work is not None and self._held else _NO_BUFFERS
+        self.version = self.buffers.version
         makers = [make_like(inputs[0], tuple(output.shape), output.dtype, stream) for output in outputs]
         self.make_output = makers[0] if len(makers) == 1 else lambda pointers: [make(pointers) for make in makers]
         arrays = [*map(as_device_array, inputs), *outputs]
@@ -85,7 +93,11 @@ class RecordedCall:
         used, kept = self._bind(prepared, starts, spans)
         self.moves = bool(self.places or self.maps)
         self.own = slice(len(arrays))
-        self.launches = [(launch, launch.start) for launch in prepared]
+        if len(prepared) == 1:
+            self.start, self.failed = prepared[0].start, prepared[0].failed
+        else:
+            self.start, self.failed = _start_all(prepared), None
+        self.blank = [0] * len(given)
         self.locate = make_locate(given, handle_of(stream), aligned=True)
         last = len(inputs)  # an address of 0 is that of no memory that can be told from another
         apart = all(
@@ -150,6 +162,26 @@ class RecordedCall:
                 return held, address_of(array) - held.start
         return None, 0
 
+    def again(self, pointers: list, out=None) -> Any:
+        """Repeat the launches with inputs, and ``out`` if given, at these addresses; returns ``out`` or what is new."""
+        if out is None:
+            make_output = self.make_output  # called from a local name, what a slot holds is found in less time
+            out = make_output(pointers)
+        lock = self.lock
+        lock.acquire()  # a with statement takes twice as long
+        try:
+            self.block[self.own] = pointers
+            if self.buffers.version != self.version:
+                self.find_work()
+            if self.moves:
+                self.move(pointers)
+            start = self.start
+            if code := start():
+                self.failed(code)
+        finally:
+            lock.release()
+        return out
+
     def overlaps(self, pointers):
         """Whether the output, which is the last pointer, shares memory with an input."""
         i, out = 0, pointers[-1]
@@ -173,62 +205,21 @@ class RecordedCall:
             each.move(pointers[source] + offset, self.block)
 
 
-def repeat(
-    cache: "LaunchCache", plan, inputs: tuple, out, stream, settings: tuple, find: bool = False
-) -> tuple[Any, Any, Any]:
-    """Repeat the launches of an earlier call like this one with the arrays of this one; with ``find`` only look for it.
+def _start_all(prepared):
+    """Make a function that makes several launches, or none; it needs no ``failed``."""
+    starts = [(launch.start, launch.failed) for launch in prepared]
 
-    It is one function because a small problem waits for it: every further frame costs such a call a few percent.
+    def start():
+        for one, failed in starts:
+            if code := one():
+                failed(code)
 
-    Returns
-    -------
-    recorded : RecordedCall or None
-        None if there is no such call: nothing has been launched.
-    key : tuple or None
-        None if the call cannot be repeated.
-    result : array, list of arrays, or None
-        ``out``, or what is new.
-    """
-    try:
-        queue = (stream is not None and stream_of(stream)) or (get_ident() if PER_THREAD_DEFAULT_STREAM else None)
-        arrays = inputs if out is None else (*inputs, out)
-        kind = plan, queue, out is None, len(inputs), inputs[0].nbytes, settings
-        latest, i = cache.latest.get(kind), 0
-        if latest is not None:
-            for setting in latest[2]:
-                if setting is not settings[i]:
-                    latest = None
-                    break
-                i += 1
-        if latest is None or (pointers := latest[0].locate(arrays)) is None:
-            handle = 0 if stream is None else handle_of(stream_of(stream))
-            recorded, key, pointers = cache.find(kind, arrays, latest, handle)
-        else:
-            recorded = latest[0]
-            key = recorded.key
-    except Exception:  # a setting cannot be hashed or compared, or an argument is not what it must be
-        return None, None, None
-    if recorded is None or (out is not None and recorded.overlaps(pointers)):
-        return None, key, None
-    if cache.crowded:
-        cache.touch(key)
-    if find:
-        return recorded, key, None
-    if out is None:
-        out = recorded.make_output(pointers)
-    recorded.lock.acquire()  # a with statement takes twice as long
-    try:
-        recorded.block[recorded.own] = pointers
-        if recorded.buffers is not None and recorded.buffers.version != recorded.version:
-            recorded.find_work()
-        if recorded.moves:
-            recorded.move(pointers)
-        for launch, start in recorded.launches:
-            if code := start():
-                launch.failed(code)
-    finally:
-        recorded.lock.release()
-    return recorded, key, out
+    return start
+
+
+def queue_of(stream) -> Any:
+    """What stands for a stream in keys: None for the default one, or the thread's number where each has its own."""
+    return (stream is not None and stream_of(stream)) or (get_ident() if PER_THREAD_DEFAULT_STREAM else None)
 
 
 class _Held:
@@ -290,8 +281,8 @@ class LaunchCache:
         By planner, queue, whether the result is new, number of inputs, `settings_key`, and the keys of the arrays.
     latest : dict
         By the same, but with the settings as they are, and for the arrays the size of the first: (the latest call, its
-        `settings_key`, its settings). It stands for calls with these very objects, since equal settings need not be the
-        same. A call usually has them: defaults, small ints, constants of the caller. And its arrays usually are alike.
+        settings). It stands for calls with these very objects, since equal settings need not be the same. A call
+        usually has them: defaults, small ints, constants of the caller. And its arrays usually are alike.
     """
 
     def __init__(self, max_calls: int = 1024):
@@ -299,12 +290,32 @@ class LaunchCache:
         self.calls, self.latest = OrderedDict(), {}
         self._lock = threading.Lock()
 
-    def find(self, kind: tuple, arrays: tuple, latest: tuple | None, handle: int) -> tuple:
-        """Find a call by its key; returns (recorded call or None, key or None, pointers).
+    def find(self, plan, inputs: tuple, out, stream, settings: tuple) -> tuple:
+        """Find a call by its key; it becomes the latest of its kind.
 
-        The call becomes the latest of its kind. ``latest`` is what is there, if it has the same settings.
+        Returns
+        -------
+        recorded : RecordedCall or None
+            None if there is no such call.
+        key : tuple or None
+            None if the call cannot be repeated.
+        pointers : list of int
+            Addresses of the inputs, and of ``out`` if that was given.
         """
-        by_value, constant = settings_key(kind[-1]) if latest is None else (latest[1], True)
+        try:
+            stream = stream_of(stream)
+            kind = plan, queue_of(stream), out is None, len(inputs), inputs[0].nbytes, settings
+            recorded, key, pointers = self._find(kind, inputs if out is None else (*inputs, out), handle_of(stream))
+        except Exception:  # a setting cannot be hashed or compared, or an argument is not what it must be
+            return None, None, None
+        if recorded is not None and out is not None and recorded.overlaps(pointers):
+            recorded = None
+        if recorded is not None and self.crowded:
+            self.touch(key)
+        return recorded, key, pointers
+
+    def _find(self, kind, arrays, handle):
+        by_value, constant = settings_key(kind[-1])
         key, pointers = [*kind[:OTHERS], by_value], []
         for array in arrays:
             if array is None:
@@ -324,7 +335,7 @@ class LaunchCache:
         if recorded is not None and constant and apart:
             if len(self.latest) >= self.max_calls:
                 self.latest.clear()
-            self.latest[kind] = recorded, by_value, kind[-1]
+            self.latest[kind] = recorded, kind[-1]
         return recorded, key, pointers
 
     def touch(self, key):

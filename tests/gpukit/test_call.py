@@ -486,14 +486,15 @@ def test_only_arrays_of_the_same_key_are_located(library):
         if key is None:
             continue
         locate, of_two = make_locate((one,), aligned=True), make_locate((one, arrays[0]))
+        pointers = [0, 0]
         for other, other_key in zip(arrays, found, strict=True):
             like = other_key is not None and key[0] == other_key[0] and (key[1] - other_key[1]) % 16 == 0
             if like and not isinstance(other, np.ndarray):
-                assert locate((other,)) == [other_key[1]]
+                assert locate((other,), pointers) and pointers[0] == other_key[1]
             else:
-                assert locate((other,)) is None
-            two = of_two((other, arrays[-1]))
-            assert two is None
+                assert not locate((other,), pointers)
+            assert not of_two((other, arrays[-1]), pointers)
     one, two, _ = arrays[0], arrays[6], [array_key(array) for array in arrays]
-    assert make_locate((one, two))((two, one)) == [array_key(two)[1], array_key(one)[1]]
-    assert make_locate((one, None))((one, None)) is None
+    assert make_locate((one, two))((two, one), pointers)
+    assert pointers == [array_key(two)[1], array_key(one)[1]]
+    assert not make_locate((one, None))((one, None), pointers)
