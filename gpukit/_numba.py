@@ -358,6 +358,25 @@ def driver_function(name: str) -> Any:
     return ctypes.CFUNCTYPE(ctypes.c_int)(int(address))
 
 
+def make_is_captured(handle: int) -> Callable[[], bool]:
+    """Make a function that tells whether a CUDA graph records what is queued in the stream with this handle."""
+    status = ctypes.c_int()
+    ask = functools.partial(driver_function("cuStreamIsCapturing"), ctypes.c_void_p(handle), ctypes.byref(status))
+    return lambda: ask() == 0 and status.value != 0
+
+
+@contextlib.contextmanager
+def beside_a_capture():
+    """Let this thread allocate memory and load kernels while a stream is captured: otherwise that ends the capture."""
+    relaxed = ctypes.c_int(2)
+    exchange = functools.partial(driver_function("cuThreadExchangeStreamCaptureMode"), ctypes.byref(relaxed))
+    exchange()
+    try:
+        yield
+    finally:
+        exchange()
+
+
 def prepare_call(name: str, *args: Any, keep: Any = None) -> Callable[[], None]:
     """Prepare a call of the driver, which costs a fraction of one through Numba's; ``keep`` is kept alive with it.
 

@@ -1,13 +1,21 @@
 """Arrays of any library: check them, find out where they are, and make more of the same kind."""
 
 import functools
+import sys
 import warnings
 from numbers import Integral
 from typing import Any
 
 import numpy as np
 
-from gpukit._numba import NumbaPerformanceWarning, cuda_api_error, device_array_base, device_array_class, numba_driver
+from gpukit._numba import (
+    NumbaPerformanceWarning,
+    cuda_api_error,
+    device_array_base,
+    device_array_class,
+    make_is_captured,
+    numba_driver,
+)
 from gpukit.backend import cuda, on_gpu
 from warpstep.values import check_type, describe, has_attributes, is_int, type_name
 
@@ -97,6 +105,32 @@ def stream_of(stream) -> Any:
     if handle_name == "handle":
         return stream
     return _external_stream(handle) if handle else 0
+
+
+def stream_for(stream, array) -> Any:
+    """The stream of a call with this array, as `stream_of` gives it: where none is given, PyTorch's current one for a
+    tensor. CuPy's current one is waited for, and taken only while a CUDA graph records it, when nothing can wait.
+    """
+    if stream is not None:
+        return stream_of(stream)
+    handle, library = 0, library_of(array)
+    if library == "torch" and getattr(array, "is_cuda", False):
+        handle = sys.modules["torch"].cuda.current_stream(array.device).cuda_stream
+    elif library == "cupy":
+        current = sys.modules["cupy"].cuda.get_current_stream()
+        handle = current.ptr if is_captured(stream_of(current)) else 0
+    return _external_stream(handle) if handle else 0
+
+
+def is_captured(stream) -> bool:
+    """Whether a CUDA graph records what is queued in a stream: 0, or one of Numba."""
+    return bool(stream) and on_gpu() and make_is_captured(handle_of(stream))()
+
+
+def check_not_captured(stream, why: str) -> None:
+    """Raise RuntimeError if a CUDA graph records what is queued in a stream; ``why`` says what it cannot record."""
+    if is_captured(stream):
+        raise RuntimeError(f"a CUDA graph records the stream, which this call cannot be part of: {why}")
 
 
 @functools.cache

@@ -34,15 +34,16 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from gpukit._host.arrays import as_device_array, stream_of
+from gpukit._host.arrays import as_device_array, is_captured, library_of, span, stream_for
 from gpukit._host.kernel_cache import keep_compiled
-from gpukit._host.new_arrays import free_lent_memory
+from gpukit._host.new_arrays import free_lent_memory, make_recorded_allocate
 from gpukit._host.prepared import prepare
 from gpukit._host.replay import LaunchCache, RecordedCall, queue_of
 from gpukit._host.transfers import Output, copy_launches, to_device
 from gpukit._host.work_memory import WorkMemory, free_work_memory, state_of
-from gpukit._numba import PER_THREAD_DEFAULT_STREAM
+from gpukit._numba import PER_THREAD_DEFAULT_STREAM, beside_a_capture
 from gpukit.backend import cuda
+from warpstep.values import type_name
 
 __all__ = ["CACHE", "Problem", "call", "forget", "launch", "without_launches"]
 
@@ -61,6 +62,7 @@ def call(plan: Callable, inputs: tuple, out=None, stream=None, settings: tuple =
     out : array or None
         Where the caller wants the result.
     stream : None or a CUDA stream, of any library
+        None is PyTorch's current one for its tensors, otherwise the default one.
     settings : tuple
         All else that decides the launches.
 
@@ -90,11 +92,32 @@ def call(plan: Callable, inputs: tuple, out=None, stream=None, settings: tuple =
                 if CACHE.crowded:
                     CACHE.touch(recorded.key)
                 return recorded.again(pointers, out)
-    recorded, key, pointers = CACHE.find(plan, inputs, out, stream, settings)
+    found = stream_for(stream, inputs[0] if inputs else None)
+    if found and stream is None:  # the current one of the arrays' library
+        return call(plan, inputs, out, found, settings)
+    if is_captured(found):
+        return _call_in_graph(plan, inputs, out, found, settings)
+    recorded, key, pointers = CACHE.find(plan, inputs, out, found, settings)
     if recorded is not None:
         return recorded.again(pointers, out)
-    problem = Problem(inputs, out, stream_of(stream), settings)
+    problem = Problem(inputs, out, found, settings)
     return problem.launch(plan(problem), key)
+
+
+def _call_in_graph(plan, inputs, out, stream, settings):
+    """Make a call while a CUDA graph records its stream.
+
+    The graph makes the launches when this call, its work memory, and a later call's, are gone or are used on another
+    stream. So it gets memory of its own, and nothing is kept for later calls.
+    """
+    for array in (*inputs, out):
+        if array is not None and library_of(array) != "torch" and not getattr(array, "__cuda_ndarray__", False):
+            raise RuntimeError(
+                f"a CUDA graph records the stream; arrays must be PyTorch tensors, not {type_name(array)}"
+            )
+    problem = Problem(inputs, out, stream, settings, make_recorded_allocate(inputs[0], stream))
+    with beside_a_capture():
+        return problem.launch(plan(problem), None)
 
 
 def forget():
@@ -138,10 +161,10 @@ class Problem:
         A planner sets this to False if its launches depend on more than the layouts and the settings.
     """
 
-    def __init__(self, inputs, out, stream, settings):
+    def __init__(self, inputs, out, stream, settings, allocate=None):
         self.repeatable = True
         self.inputs, self.out, self.stream, self.settings = inputs, out, stream, settings
-        self.work = WorkMemory(stream, state_of(stream).buffers)
+        self.work = WorkMemory(stream, state_of(stream).buffers if allocate is None else None, allocate)
         self._outputs: list[Output] = []
         self._copies: list[tuple] = []
 
@@ -204,19 +227,35 @@ def launch(
         _instead(launches)
         return _finish(outputs)
     state = state_of(outputs[0].stream)
-    if key is None or outputs[0].on_host:
+    in_graph = work is not None and work.recorded
+    if outputs[0].on_host or key is None and not in_graph:
         with state.lock:
             for configured, arguments in launches:
                 configured(*arguments)
         return _finish(outputs)
     prepared = [prepare(configured, *arguments) for configured, arguments in launches]
+    if in_graph:
+        _check_lasting(prepared, inputs, outputs, work)
     with state.lock:
         for one in prepared:
             one()
+    if in_graph:
+        return _finish(outputs)
     recorded = RecordedCall(prepared, inputs, outputs, work)
     if recorded.replayable:
         cache.store(key, recorded)
     return _finish(outputs)
+
+
+def _check_lasting(prepared, inputs, outputs, work):
+    """Raise RuntimeError if launches that a CUDA graph records take memory that may be gone when it runs."""
+    arrays = [*inputs, *(output.target for output in outputs), *work.buffers.values()]
+    lasting = [span(array) for array in arrays if array is not None]
+    for launch in prepared:
+        for _, array in launch.arrays():
+            low, high = span(array)
+            if low < high and not any(start <= low and high <= stop for start, stop in lasting):
+                raise RuntimeError(f"a CUDA graph cannot record this call: its kernel {launch.name} reads a table")
 
 
 def _finish(outputs):

@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from gpukit._numba import make_is_captured
+from gpukit.backend import on_gpu
+
 __all__ = ["ALIGNMENT", "READERS", "array_key", "layout_of", "locate_none", "make_locate", "settings_key"]
 
 
@@ -64,7 +67,7 @@ def _make_reader(kind):
     return (lambda array, handle, key: None) if make is None else make(kind)
 
 
-def make_locate(arrays: tuple, handle: int = 0, aligned: bool = False) -> Callable:
+def make_locate(arrays: tuple, handle: int = 0, repeats: bool = False) -> Callable:
     """Make ``locate(arrays, pointers)``, which finds arrays like these in less time than it takes to make and compare
     keys.
 
@@ -74,8 +77,10 @@ def make_locate(arrays: tuple, handle: int = 0, aligned: bool = False) -> Callab
         Each has a key.
     handle : int
         As for `array_key`.
-    aligned : bool
-        Addresses, modulo `ALIGNMENT`, must be those of the arrays here.
+    repeats : bool
+        It is for repeating a call of a host function on a stream. Addresses, modulo `ALIGNMENT`, must be those of the
+        arrays here. The stream must not be captured for a CUDA graph. If it is the default one, it must be the current
+        one of the arrays' library too.
 
     Returns
     -------
@@ -98,7 +103,11 @@ def make_locate(arrays: tuple, handle: int = 0, aligned: bool = False) -> Callab
         return locate_none
     makers = {"torch": _make_torch_locate, "cupy": _make_cupy_locate, "numba": _make_numba_locate}
     keys, pointers = zip(*found, strict=True)
-    return makers[library](arrays, keys, [pointer % ALIGNMENT for pointer in pointers], handle, aligned)
+    locate = makers[library](arrays, keys, [pointer % ALIGNMENT for pointer in pointers], handle, repeats)
+    if not (repeats and handle and on_gpu()):
+        return locate
+    is_captured = make_is_captured(handle)
+    return lambda others, pointers: not is_captured() and locate(others, pointers)
 
 
 def locate_none(arrays: tuple, pointers: Any) -> bool:
@@ -133,7 +142,7 @@ def _make_torch_reader(tensor):
     return read_torch
 
 
-def _make_torch_locate(tensors, _, residues, handle, aligned):
+def _make_torch_locate(tensors, _, residues, handle, repeats):
     """The guard by which ``torch.compile`` knows tensors again compares all that a key has, and more, in one C call.
 
     It is private: a release may be without it.
@@ -143,16 +152,18 @@ def _make_torch_locate(tensors, _, residues, handle, aligned):
     try:
         guards = torch._C._dynamo.guards
         check = guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+        current_stream, device = torch._C._cuda_getCurrentRawStream, tensors[0].get_device()
     except Exception:
         return locate_none
+    follows = repeats and not handle
 
     def locate(others, pointers):
-        if not check(*others):
+        if not check(*others) or follows and current_stream(device):
             return False
         i = 0
         for other in others:
             pointer = other.data_ptr()
-            if aligned and pointer % ALIGNMENT != residues[i]:
+            if repeats and pointer % ALIGNMENT != residues[i]:
                 return False
             pointers[i] = pointer
             i += 1
@@ -180,7 +191,7 @@ def _make_cupy_reader(_):
     return read_cupy
 
 
-def _make_cupy_locate(arrays, keys, residues, handle, aligned):
+def _make_cupy_locate(arrays, keys, residues, handle, repeats):
     import cupy  # pyright: ignore[reportMissingImports]
 
     current_stream, kind, alone = cupy.cuda.get_current_stream, cupy.ndarray, cupy.cuda.runtime.getDeviceCount() == 1
@@ -191,6 +202,8 @@ def _make_cupy_locate(arrays, keys, residues, handle, aligned):
     def locate(others, pointers):
         stream, i = current_stream(), 0
         if stream.ptr != handle:
+            if repeats:
+                return False
             stream.synchronize()
         for other in others:
             dtype, shape, strides, device = expected[i]
@@ -200,7 +213,7 @@ def _make_cupy_locate(arrays, keys, residues, handle, aligned):
                 return False
             memory = other.data
             pointer = memory.ptr
-            if not alone and memory.device_id != device or aligned and pointer % ALIGNMENT != residues[i]:
+            if not alone and memory.device_id != device or repeats and pointer % ALIGNMENT != residues[i]:
                 return False
             pointers[i] = pointer
             i += 1
@@ -244,15 +257,15 @@ def _same(*parts):
     return parts
 
 
-def _make_numba_locate(_, keys, residues, handle, aligned):
-    keys = list(map(_same, keys, residues)) if aligned else [_same(*key) for key in keys]
+def _make_numba_locate(_, keys, residues, handle, repeats):
+    keys = list(map(_same, keys, residues)) if repeats else [_same(*key) for key in keys]
 
     def locate(others, pointers):
         i = 0
         try:
             for other in others:
                 key, key_aligned, pointer = other._gpukit_place
-                if aligned:
+                if repeats:
                     key = key_aligned
                 if key is not keys[i] and key != keys[i]:
                     return False

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import address_of, allocate, library_of, name_of
+from gpukit._host.arrays import address_of, allocate, as_device_array, handle_of, library_of, name_of, stream_for
 from gpukit._host.keys import array_key
 from gpukit._numba import cuda_api_error, device_pointer, free_when_short, make_array_in
 from gpukit.backend import cuda, on_gpu
 from warpstep.integers import ceil_div
 
-__all__ = ["Lender", "free_lent_memory", "make_like", "new_like"]
+__all__ = ["Lender", "free_lent_memory", "make_like", "make_recorded_allocate", "new_like"]
 
 #: Memory of Numba's results is lent in multiples of so many bytes.
 UNIT = 512
@@ -36,6 +36,25 @@ def new_like(like, shape: tuple, dtype, stream) -> Any:
     if library == "cupy":
         return type(like)(shape, dtype)
     return allocate("the result", shape, dtype, stream)
+
+
+def make_recorded_allocate(like, stream) -> Callable[[int], Any]:
+    """Make a function that allocates bytes for launches that a CUDA graph records in a stream: they stay the graph's.
+
+    PyTorch has such memory, for tensors made on its current stream: what a graph no longer needs there serves what the
+    graph does later. It raises RuntimeError if ``like`` is no tensor, or the stream is another one.
+    """
+    if library_of(like) == "torch" and handle_of(stream_for(None, like)) == handle_of(stream):
+        dtype = _torch_dtype(np.dtype(np.uint8))
+        return lambda nbytes: as_device_array(like.new_empty(nbytes, dtype=dtype))
+
+    def allocate(nbytes):
+        raise RuntimeError(
+            "a CUDA graph records the stream, and the call needs memory that stays the graph's: "
+            "pass PyTorch tensors, on PyTorch's current stream"
+        )
+
+    return allocate
 
 
 def make_like(like, shape: tuple, dtype, stream=0) -> Callable[[list], Any]:
@@ -61,7 +80,7 @@ def _make_like_torch(like, shape, dtype):
     strides, alone = _torch_strides(shape), torch.cuda.device_count() == 1
     # The programs that torch.compile makes allocate with this function, on the current device, in half of the time that
     # the public one takes. It is private: a release may be without it.
-    here = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "_empty_strided_cuda", None)
+    here: Any = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "_empty_strided_cuda", None)
 
     def make_here(pointers):
         array = here(shape, strides, dtype)

@@ -1,6 +1,7 @@
 """Launches of a call, recorded so that a call like it repeats them with its own arrays' addresses."""
 
 import ctypes
+import functools
 import threading
 from collections import OrderedDict
 from threading import get_ident
@@ -45,8 +46,9 @@ class RecordedCall:
         As of `make_locate`, for the inputs and ``out``, if that was given.
     blank : list of int
         As long as what ``locate`` writes.
-    start, failed : functions
-        Of the launch, if it is one; otherwise ``start`` makes all launches.
+    launches : list of Prepared
+    start : function
+        Makes them; if it is one, its own ``start``.
     own : slice
         Where the addresses of inputs and outputs are in the block.
     replayable : bool
@@ -59,8 +61,8 @@ class RecordedCall:
         "blank",
         "block",
         "buffers",
-        "failed",
         "key",
+        "launches",
         "locate",
         "lock",
         "make_output",
@@ -93,12 +95,10 @@ class RecordedCall:
         used, kept = self._bind(prepared, starts, spans)
         self.moves = bool(self.places or self.maps)
         self.own = slice(len(arrays))
-        if len(prepared) == 1:
-            self.start, self.failed = prepared[0].start, prepared[0].failed
-        else:
-            self.start, self.failed = _start_all(prepared), None
+        self.launches = prepared
+        self.start: Any = prepared[0].start if len(prepared) == 1 else functools.partial(_start_all, prepared)
         self.blank = [0] * len(given)
-        self.locate = make_locate(given, handle_of(stream), aligned=True)
+        self.locate = make_locate(given, handle_of(stream), repeats=True)
         last = len(inputs)  # an address of 0 is that of no memory that can be told from another
         apart = all(
             a[1] <= b[0] or b[1] <= a[0] or i < last and starts[i] == starts[j] != 0
@@ -177,7 +177,7 @@ class RecordedCall:
                 self.move(pointers)
             start = self.start
             if code := start():
-                self.failed(code)
+                self.launches[0].failed(code)
         finally:
             lock.release()
         return out
@@ -206,15 +206,9 @@ class RecordedCall:
 
 
 def _start_all(prepared):
-    """Make a function that makes several launches, or none; it needs no ``failed``."""
-    starts = [(launch.start, launch.failed) for launch in prepared]
-
-    def start():
-        for one, failed in starts:
-            if code := one():
-                failed(code)
-
-    return start
+    for launch in prepared:
+        if code := launch.start():
+            launch.failed(code)
 
 
 def queue_of(stream) -> Any:

@@ -7,12 +7,13 @@ the stream's lock is held while a call queues them.
 
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from gpukit._numba import PER_THREAD_DEFAULT_STREAM
-from gpukit.backend import cuda
+from gpukit._numba import PER_THREAD_DEFAULT_STREAM, device_memset
+from gpukit.backend import cuda, on_gpu
 from warpstep.integers import next_power_of_two
 
 __all__ = ["Buffers", "StreamState", "WorkMemory", "free_work_memory", "state_of"]
@@ -64,11 +65,20 @@ class WorkMemory:
     buffers : Buffers, optional
         Of the stream's `StreamState`: the memory is shared with its other calls. Otherwise it belongs to this object
         and to the arguments that it is passed in.
+    allocate : function, optional
+        From a number of bytes to a flat device array of them.
+
+    Attributes
+    ----------
+    recorded : bool
+        Whether ``allocate`` was given: a CUDA graph records the launches, and makes them when all that is allocated
+        here and now may be gone.
     """
 
-    def __init__(self, stream, buffers: "Buffers | None" = None):
-        self.stream = stream
+    def __init__(self, stream, buffers: "Buffers | None" = None, allocate: Callable[[int], Any] | None = None):
+        self.stream, self.recorded = stream, allocate is not None
         self.buffers = Buffers() if buffers is None else buffers
+        self._allocate = allocate or (lambda nbytes: cuda.device_array(nbytes, np.uint8))
         #: What has been taken: (device, purpose) -> bytes, or counters.
         self.taken: dict[tuple, int] = {}
         #: The `gpukit.matmul.maps.MovableMap`s that the launches read.
@@ -103,12 +113,20 @@ class WorkMemory:
             return buffer
         # Not bound to the stream: as a value of _states, it would keep its key alive.
         if key[1] in (ZEROS, FLAGS):
-            buffer = cuda.device_array(next_power_of_two(size), np.uint32)
-            buffer.copy_to_device(np.zeros(buffer.size, np.uint32), stream=self.stream)
+            buffer = self._allocate(4 * next_power_of_two(size)).view(np.uint32)
+            _clear(buffer, self.stream)
         else:
-            buffer = cuda.device_array(_rounded(size), np.uint8)
+            buffer = self._allocate(_rounded(size))
         self.buffers[key] = buffer
         return buffer
+
+
+def _clear(buffer, stream):
+    """Queue that all bytes become 0: a graph that records it does so again each time that it runs."""
+    if on_gpu():
+        device_memset(buffer, 0, buffer.nbytes, stream)
+    else:
+        buffer.copy_to_device(np.zeros(buffer.shape, buffer.dtype), stream=stream)
 
 
 def _rounded(nbytes):

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from gpukit._host.arrays import configure_quietly
 from gpukit._host.transfers import upload
 from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
@@ -19,8 +20,21 @@ def movable_map(array, box: tuple, work: WorkMemory, windows: tuple = ()):
     repeated call has one of its own array in its place.
     """
     described = describe_windows(array, box, *windows) if windows else describe_tensor(array, box)
+    if work.recorded:
+        memory = work.take(f"map {len(work.maps)}", NBYTES, np.uint8)
+        work.maps.append(memory)
+        words = encode_tensor(described).view(np.uint64)
+        configure_quietly(write_map, 1, 1, work.stream)(memory.view(np.uint64), tuple(words))
+        return memory
     work.maps.append(MovableMap(array, described, work.stream))
     return work.maps[-1].memory
+
+
+@cuda.jit
+def write_map(memory, words):
+    """Write a tensor map that is an argument: what a CUDA graph would copy from the host may be gone when it runs."""
+    for i in range(len(words)):
+        memory[i] = words[i]
 
 
 class MovableMap:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import check_alike, check_apart, check_array, dtype_of, span, stream_of
+from gpukit._host.arrays import check_alike, check_apart, check_array, check_not_captured, dtype_of, span, stream_for
 from gpukit._host.call import Problem, call
 from gpukit._host.checks import check_dtype
 from gpukit._host.new_arrays import new_like
@@ -350,9 +350,11 @@ def _place(source, make, *parameters):
 def _fit_sequence(settings, images, out, stream):
     """The result for images of many sizes, and a list of their sizes."""
     make, *parameters = settings
-    request, images, stream = make(*parameters), list(images), stream_of(stream)
+    request, images = make(*parameters), list(images)
     if not images:
         raise ValueError("image is an empty sequence; it must hold at least one image")
+    stream = stream_for(stream, images[0])
+    check_not_captured(stream, "a sequence of images needs a table, which is copied from the host")
     like, located = images[0], frames.locate(images, stream)
     if located is None:
         frames.check_images(images)

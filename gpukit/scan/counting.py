@@ -20,9 +20,10 @@ from gpukit._host.arrays import (
     check_alike,
     check_apart,
     check_array,
+    check_not_captured,
     check_numbers,
     configure_quietly,
-    stream_of,
+    stream_for,
 )
 from gpukit._host.call import Problem, call
 from gpukit.backend import cuda, float32, float64, int32, int64, types, uint32, uint64
@@ -463,9 +464,11 @@ def _extent(x, stream):
     _dtype_of(x)
     if math.prod(x.shape) == 0:
         return 0.0, 1.0
-    found = call(_extremes, (x,), None, stream)
+    target = stream_for(stream, x)
+    check_not_captured(target, "without a range, it waits for the smallest and the largest element")
+    found = call(_extremes, (x,), None, target)
     if not isinstance(found, np.ndarray):
-        found = as_device_array(found).copy_to_host(stream=(target := stream_of(stream)))
+        found = as_device_array(found).copy_to_host(stream=target)
         if target:
             target.synchronize()
     if not np.isfinite(found).all():

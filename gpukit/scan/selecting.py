@@ -11,10 +11,11 @@ from gpukit._host.arrays import (
     as_device_array,
     check_alike,
     check_array,
+    check_not_captured,
     configure_quietly,
     dtype_of,
     name_of,
-    stream_of,
+    stream_for,
 )
 from gpukit._host.call import Problem, call
 from gpukit._host.work_memory import state_of
@@ -215,12 +216,13 @@ def _count_of(state):
 
 
 def _selected(inputs, stream):
-    target = stream_of(stream)
+    target = stream_for(stream, inputs[0])
+    check_not_captured(target, "it waits for the number of elements")
     state = state_of(target)
     with state.lock:  # the count is the stream's until it has been read
         _, count = _count_of(state)
         count[0] = -1
-        made = call(_select, inputs, None, stream, ())
+        made = call(_select, inputs, None, target, ())
         if made.shape[0] == 0:
             return made
         for _ in range(LOOKS):

@@ -1,5 +1,6 @@
 """`gpukit._host`: a call like an earlier one repeats its launches, and does what the earlier one did."""
 
+import contextlib
 import gc
 import threading
 import weakref
@@ -8,8 +9,9 @@ import numpy as np
 import pytest
 from layouts import laid_out
 
-from gpukit import launching, transpose
+from gpukit import launching, matmul, reduce, scan, transpose
 from gpukit._host import call as calls
+from gpukit._host import keys, prepared
 from gpukit._host.arrays import check_apart, check_array
 from gpukit._host.call import CACHE, call, forget
 from gpukit._host.keys import array_key, layout_of, make_locate, settings_key
@@ -361,6 +363,127 @@ def test_calls_of_many_threads_do_not_mix():
     assert len(right) == 105 and all(right)
 
 
+def add_from_a_table(problem):
+    """A launch that reads an array of the planner's own."""
+    (a,) = problem.inputs
+    table, target = cuda.to_device(np.ones(a.shape[0])), problem.output(a.shape)
+    return [(add_into[1, 32, problem.stream], (a, table, target, a.shape[0], 1.0))]
+
+
+def test_a_graph_gets_launches_that_last(cache, monkeypatch):
+    """What a CUDA graph records while it captures the stream must not read memory that is gone when the graph runs."""
+    stream, captured, launched = cuda.stream(), set(), []
+    monkeypatch.setattr(calls, "is_captured", captured.__contains__)
+    monkeypatch.setattr(calls, "beside_a_capture", contextlib.nullcontext)
+    monkeypatch.setattr(keys, "make_is_captured", lambda handle: lambda: bool(captured))
+    monkeypatch.setattr(keys, "on_gpu", lambda: True)
+    start = prepared.Prepared.__call__
+    monkeypatch.setattr(prepared.Prepared, "__call__", lambda self: launched.append(self.name) or start(self))
+    add, planned = make_add()
+    for _ in range(3):
+        check(add, device(), device(), stream=stream)
+    assert len(planned) == len(cache.calls) == 1
+    captured.add(stream)
+    launched.clear()
+    for _ in range(2):
+        check(add, device(), device(), stream=stream)
+        check(add, device(), device(), stream=stream, out=device())
+    assert len(planned) == 5 and len(cache.calls) == 1 and launched == ["add_into"] * 8
+    with pytest.raises(RuntimeError, match="the call needs memory that stays the graph's: pass PyTorch tensors"):
+        call(sum_through_work_memory, (device(), device()), None, stream)
+    with pytest.raises(RuntimeError, match="its kernel add_into reads a table"):
+        call(add_from_a_table, (device(),), None, stream)
+    with pytest.raises(RuntimeError, match="arrays must be PyTorch tensors, not an ndarray"):
+        call(add_from_a_table, (np.ones(3),), None, stream)
+    assert len(launched) == 8
+    captured.clear()
+    check(add, device(), device(), stream=stream)
+    assert len(planned) == 5
+
+
+@pytest.mark.gpu
+def test_calls_are_made_on_pytorchs_current_stream():
+    torch = pytest.importorskip("torch")
+    x, s = torch.zeros(1 << 26, device="cuda"), torch.cuda.Stream()
+    for _ in range(3):  # planned, found by its key, found among the latest
+        torch.cuda.synchronize()
+        x.zero_()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(s):
+            for _ in range(20):
+                x += 1
+            got = reduce.reduce(x)
+            assert float(got) == 20 * x.numel()
+            assert float(reduce.reduce(x, stream=s)) == 20 * x.numel()
+        assert float(reduce.reduce(x)) == 20 * x.numel()
+
+
+GRAPHS = {
+    "reduce": (lambda x, **k: reduce.reduce(x, **k), lambda x: x.sum()),
+    "mean": (lambda x, **k: reduce.reduce(x.T, 0, "mean", **k), lambda x: x.mean(1)),
+    "scan": (lambda x, **k: scan.scan(x, op="max", **k), lambda x: x.flatten().cummax(0).values),
+    "sort": (lambda x, **k: scan.sort(x.flatten(), **k), lambda x: x.flatten().sort().values),
+    "matmul": (lambda x, **k: matmul.matmul(x, x.T, **k), lambda x: x @ x.T),
+    "matmul float16": (lambda x, **k: matmul.matmul(x.half(), x.half(), **k), lambda x: x.half() @ x.half()),
+    "transpose": (lambda x, **k: transpose.transpose(x, **k), lambda x: x.T),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("warm", ["not", "default", "captured"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_graphs_of_pytorch_record_calls(name, warm):
+    """Each replay is right, with other contents, and after calls that made the stream's work memory larger."""
+    torch = pytest.importorskip("torch")
+    ours, theirs = GRAPHS[name]
+    x, s, graph = torch.rand(1024, 1024, device="cuda"), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    if warm == "default":
+        ours(x)
+    elif warm == "captured":
+        with torch.cuda.stream(s):
+            ours(x)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=s):
+        y = x * 1
+        found = ours(y), ours(y, stream=torch.cuda.current_stream())
+    for turn in range(3):
+        x.copy_(torch.rand_like(x))
+        for result in found:
+            result.fill_(-1)
+        graph.replay()
+        for result in found:
+            torch.testing.assert_close(result, theirs(x), rtol=1e-2, atol=1e-2)
+        if turn == 0:
+            large = torch.rand(3000, 3000, device="cuda")
+            with torch.cuda.stream(s):
+                ours(large), ours(large, stream=s)
+            torch.cuda.synchronize()
+            forget()
+
+
+@pytest.mark.gpu
+def test_calls_that_no_graph_can_record_say_so():
+    torch = pytest.importorskip("torch")
+    x, s, graph = torch.rand(1000, device="cuda"), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    own = cuda.as_cuda_array(x)
+    refused = {
+        "the number of elements": lambda: scan.nonzero(x),
+        "the smallest and the largest": lambda: scan.histogram(x, 10),
+        "reads a table": lambda: scan.histogram(x, [0.0, 0.3, 0.5, 1.0]),
+        "pass PyTorch tensors": lambda: scan.scan(own, stream=s),
+        "not an ndarray": lambda: scan.scan(np.ones(3), stream=s),
+    }
+    for message, make in refused.items():
+        y = torch.zeros(10, device="cuda")
+        with torch.cuda.graph(graph, stream=s):
+            y += 1
+            with pytest.raises(RuntimeError, match=message):
+                make()
+        graph.replay()  # the capture has gone on
+        assert float(y.sum()) == 10
+        graph = torch.cuda.CUDAGraph()
+
+
 def test_work_memory_belongs_to_a_stream_and_grows():
     forget()
     streams = [cuda.stream(), cuda.stream()]
@@ -485,7 +608,7 @@ def test_only_arrays_of_the_same_key_are_located(library):
     for one, key in zip(arrays, found, strict=True):
         if key is None:
             continue
-        locate, of_two = make_locate((one,), aligned=True), make_locate((one, arrays[0]))
+        locate, of_two = make_locate((one,), repeats=True), make_locate((one, arrays[0]))
         pointers = [0, 0]
         for other, other_key in zip(arrays, found, strict=True):
             like = other_key is not None and key[0] == other_key[0] and (key[1] - other_key[1]) % 16 == 0
