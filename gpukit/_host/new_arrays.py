@@ -20,10 +20,11 @@ __all__ = ["Lender", "free_lent_memory", "make_like", "make_recorded_allocate", 
 
 #: Memory of Numba's results is lent in multiples of so many bytes.
 UNIT = 512
-#: The device is waited for when so many parts have come back, or so many bytes; larger arrays are not lent.
-MAX_BACK, MAX_BYTES = 32, 64 << 20
-#: Bytes that are allocated before sizes that nobody asks for are let go; and bytes that are kept ready at most.
-MAX_MADE = 256 << 20
+#: The device is waited for when so many parts have come back.
+MAX_BACK = 32
+#: Bytes that are allocated before sizes that nobody asks for are let go, and that are kept ready at most: so many,
+#: or this share of the device's memory.
+MAX_MADE, SHARE = 256 << 20, 64
 #: Bytes of an allocation that blocks share.
 MAX_SHARED = 4 << 20
 
@@ -112,7 +113,8 @@ def _torch_dtype(dtype):
 
 def _make_like_numba(shape, dtype, stream):
     size = ceil_div(math.prod(shape) * dtype.itemsize, UNIT) * UNIT
-    if not on_gpu() or not 0 < size <= MAX_BYTES:
+    lender = _lender_of(cuda.get_current_device().id) if on_gpu() else None
+    if lender is None or not 0 < size <= lender.max_bytes:
 
         def make_one(pointers):
             array = allocate("the result", shape, dtype, stream)
@@ -121,7 +123,6 @@ def _make_like_numba(shape, dtype, stream):
 
         return make_one
     like = allocate("the result", shape, dtype, stream)
-    lender = _lender_of(cuda.get_current_device().id)
     make, lend = make_array_in(like, lender.back.append), lender.lend
     array_key(like)  # leaves the keys with it
     key, aligned, _ = like._gpukit_place
@@ -143,8 +144,16 @@ class Lender:
     once for many arrays. Numba does the same when it frees memory. All that is not lent is let go where an allocation
     of Numba finds no memory; one of another library cannot ask for it.
 
+    Parameters
+    ----------
+    device : int
+    max_made : int
+        Bytes that are allocated before sizes that nobody asks for are let go, and bytes that are kept ready at most.
+
     Attributes
     ----------
+    max_bytes : int
+        The device is waited for when so many have come back; larger arrays are not lent.
     ready : dict of list
         By size, blocks that no work uses: (device pointer, address, size, device array that it is part of).
     back : deque
@@ -156,7 +165,8 @@ class Lender:
         than a call: the first results of a size need few, and sizes that are asked for once waste nothing.
     """
 
-    def __init__(self, device: int):
+    def __init__(self, device: int, max_made: int = MAX_MADE):
+        self.max_made, self.max_bytes = max_made, max_made // 4
         self.device, self.ready, self.back, self.made = device, collections.defaultdict(list), collections.deque(), 0
         self.blocks: collections.Counter = collections.Counter()
         self._lock = threading.RLock()  # a finaliser may come here, too
@@ -170,12 +180,12 @@ class Lender:
                 return self._find(size)
 
     def _find(self, size):
-        if len(self.back) >= MAX_BACK or sum(came for *_, came, _ in [*self.back]) >= MAX_BYTES:
+        if len(self.back) >= MAX_BACK or sum(came for *_, came, _ in [*self.back]) >= self.max_bytes:
             self._wait()
         if self.ready[size]:
             return self.ready[size].pop()
         number = max(1, min(self.blocks[size], MAX_BACK, MAX_SHARED // size))
-        if self.made + number * size > MAX_MADE:  # for sizes that may not be asked for again
+        if self.made + number * size > self.max_made:  # for sizes that may not be asked for again
             self.ready.clear()
             self.blocks.clear()
             self.made, number = 0, 1
@@ -205,7 +215,7 @@ class Lender:
         for block in came:
             _, _, size, _ = block
             held += size
-            if held <= MAX_MADE:
+            if held <= self.max_made:
                 self.ready[size].append(block)
 
 
@@ -216,7 +226,8 @@ _lenders: dict[int, Lender] = {}
 def _lender_of(device):
     """The lender of the current device, whose number is ``device``."""
     if device not in _lenders:
-        lender = _lenders.setdefault(device, Lender(device))
+        memory = cuda.current_context().get_memory_info().total
+        lender = _lenders.setdefault(device, Lender(device, max(MAX_MADE, memory // SHARE)))
         free_when_short(lender.free)
     return _lenders[device]
 

@@ -98,10 +98,8 @@ def host(monkeypatch):
     return host
 
 
-def test_memory_is_lent_again_only_after_a_wait(host, lend, monkeypatch):
-    monkeypatch.setattr(new_arrays, "MAX_BYTES", 20 * 512)
-    monkeypatch.setattr(new_arrays, "MAX_MADE", 200 * 512)
-    lender, rng, live, in_use, seen, again = Lender(0), random.Random(1), [], set(), set(), 0
+def test_memory_is_lent_again_only_after_a_wait(host, lend):
+    lender, rng, live, in_use, seen, again = Lender(0, 80 * 512), random.Random(1), [], set(), set(), 0
 
     def let_go():
         in_use.add(bounds(live.pop(rng.randrange(len(live)))))
@@ -136,7 +134,7 @@ def test_many_arrays_cost_one_wait(host, lend):
     for _ in range(20 * new_arrays.MAX_BACK):
         lend(lender, 512)
     assert host.waits == 19 and len(lender.back) + len(lender.ready[512]) == new_arrays.MAX_BACK
-    large = 2 * new_arrays.MAX_BYTES // 3
+    large = 2 * lender.max_bytes // 3
     addresses = {lend(lender, size).gpu_data.block[1] for size in (1024, large, large)}
     assert host.waits == 20  # for the small ones
     assert lend(lender, large).gpu_data.block[1] in addresses and host.waits == 21
@@ -152,9 +150,8 @@ def test_few_allocations_serve_many_arrays_of_a_size(host, lend, monkeypatch):
     assert made[9:] == [new_arrays.MAX_SHARED // 2 * n for n in (1, 1, 2)]
 
 
-def test_memory_kept_for_new_arrays_is_bounded(host, lend, monkeypatch):
-    monkeypatch.setattr(new_arrays, "MAX_MADE", 40 * 512)
-    lender = Lender(0)
+def test_memory_kept_for_new_arrays_is_bounded(host, lend):
+    lender = Lender(0, 40 * 512)
     live = [lend(lender, 512) for _ in range(200)]
     del live
     lend(lender, 512)
