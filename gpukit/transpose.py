@@ -530,7 +530,8 @@ def transpose(a, variant: str = "auto", *, out=None, stream=None):
     out : array of shape (N, M), optional
         Of the same kind and dtype. On the device it must not share memory with ``a``.
     stream : CUDA stream, optional
-        The default stream unless given. With device arrays the call returns before the work is done.
+        Unless given, PyTorch's current one for its tensors, otherwise the default one. With device arrays the call
+        returns before the work is done.
 
     Returns
     -------

@@ -107,7 +107,8 @@ def im2col(
     out : array of shape (N, C KH KW, OH OW), optional
         Same kind and dtype. On the device it must not share memory with ``x``.
     stream : CUDA stream, optional
-        Default stream unless given. With device arrays the call returns before the work is done.
+        Unless given, PyTorch's current one for its tensors, otherwise the default one. With device arrays the call
+        returns before the work is done.
 
     Returns
     -------
@@ -225,7 +226,8 @@ def col2im(
         it may share memory with ``columns``, which are copied first if it does. "add" adds to its contents. "null"
         leaves it as it is and launches nothing.
     stream : CUDA stream, optional
-        Default stream unless given. With device arrays the call returns before the work is done.
+        Unless given, PyTorch's current one for its tensors, otherwise the default one. With device arrays the call
+        returns before the work is done.
 
     Returns
     -------
@@ -394,7 +396,8 @@ def conv2d(
         For "im2col", the others ignore it: C-contiguous, of the dtype of x, with at least ``workspace_size`` elements,
         and apart from the others. Without one, gpukit keeps one per stream, until ``free_workspaces``.
     stream : CUDA stream, optional
-        Default stream unless given. With device arrays the call returns before the work is done.
+        Unless given, PyTorch's current one for its tensors, otherwise the default one. With device arrays the call
+        returns before the work is done.
 
     Returns
     -------

@@ -167,7 +167,8 @@ def matmul(
     out : array of shape (..., M, N), optional
         Of the same kind, and of the dtype of the result. On the device it must not share memory with ``a`` or ``b``.
     stream : CUDA stream, optional
-        The default stream unless given. With device arrays the call returns before the work is done.
+        Unless given, PyTorch's current one for its tensors, otherwise the default one. With device arrays the call
+        returns before the work is done.
     tile : 8, 16 or 32
         For ``SIMPLE``: blocks have tile x tile threads, tiles of shared memory as many elements.
     pad : int, optional

@@ -71,7 +71,8 @@ def reduce(
     out : array, optional
         Of the result's shape and dtype, of the same kind as ``x``. On the device it must not share memory with ``x``.
     stream : CUDA stream, optional
-        The default stream unless given. With device arrays the call returns before the work is done.
+        Unless given, PyTorch's current one for its tensors, otherwise the default one. With device arrays the call
+        returns before the work is done.
 
     Returns
     -------
@@ -136,7 +137,8 @@ def sum_by(x: Any, variant: str = "one_launch", *, out: Any = None, stream: Any 
     out : array of shape (1,), optional
         Of the same kind and dtype. On the device it must not share memory with ``x``.
     stream : CUDA stream, optional
-        The default stream unless given. With device arrays the call returns before the work is done.
+        Unless given, PyTorch's current one for its tensors, otherwise the default one. With device arrays the call
+        returns before the work is done.
 
     Returns
     -------

@@ -52,7 +52,8 @@ def resize(
     out : array of shape (height, width, 3) or (N, height, width, 3), optional
         Of the same kind and dtype. On the device it must not share memory with ``image``.
     stream : CUDA stream, optional
-        The default stream unless given. With device arrays the call returns before the work is done.
+        Unless given, PyTorch's current one for its tensors, otherwise the default one. With device arrays the call
+        returns before the work is done.
 
     Returns
     -------

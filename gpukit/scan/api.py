@@ -60,7 +60,8 @@ def scan(
     out : array, optional
         Of the result's shape and dtype, of the same kind as ``x``. On the device it must not share memory with ``x``.
     stream : CUDA stream, optional
-        The default stream unless given. With device arrays the call returns before the work is done.
+        Unless given, PyTorch's current one for its tensors, otherwise the default one. With device arrays the call
+        returns before the work is done.
 
     Returns
     -------
@@ -144,7 +145,8 @@ def scan_by(x: Any, variant: str = "look_back", *, out: Any = None, stream: Any 
     out : array of the shape of ``x``, optional
         Of the same kind and dtype. On the device it must not share memory with ``x``.
     stream : CUDA stream, optional
-        The default stream unless given. With device arrays the call returns before the work is done.
+        Unless given, PyTorch's current one for its tensors, otherwise the default one. With device arrays the call
+        returns before the work is done.
 
     Returns
     -------

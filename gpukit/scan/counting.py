@@ -356,7 +356,8 @@ def histogram(
     out : array of shape (bins,), int64, optional
         For the counts; of the same kind as ``x``.
     stream : CUDA stream, optional
-        The default stream unless given. With device arrays the call returns before the counts are there.
+        Unless given, PyTorch's current one for its tensors, otherwise the default one. With device arrays the call
+        returns before the counts are there.
 
     Returns
     -------

@@ -449,7 +449,8 @@ def segmented_reduce(x: Any, offsets: Any, op: Any = "sum", *, out: Any = None, 
     out : array of shape (segments,), optional
         Of the result's dtype, of the same kind as ``x``. On the device it must share memory with neither.
     stream : CUDA stream, optional
-        The default stream unless given. With device arrays the call returns before the work is done.
+        Unless given, PyTorch's current one for its tensors, otherwise the default one. With device arrays the call
+        returns before the work is done.
 
     Returns
     -------

@@ -153,7 +153,8 @@ def compress(mask: Any, x: Any, *, stream: Any = None) -> Any:
     x : array of the same kind and length
         Elements of 1, 2, 4 or 8 bytes: numbers, also bfloat16 and complex64, dates.
     stream : CUDA stream, optional
-        The default stream unless given. The call waits for the number of elements.
+        Unless given, PyTorch's current one for its tensors, otherwise the default one. The call waits for the number
+        of elements.
 
     Returns
     -------
@@ -181,7 +182,8 @@ def nonzero(x: Any, *, stream: Any = None) -> Any:
     x : ndarray or device array of one dimension
         Bools or numbers.
     stream : CUDA stream, optional
-        The default stream unless given. The call waits for the number of elements.
+        Unless given, PyTorch's current one for its tensors, otherwise the default one. The call waits for the number
+        of elements.
 
     Returns
     -------

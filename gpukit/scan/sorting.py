@@ -457,7 +457,8 @@ def sort(x: Any, values: Any = None, axis: int | None = -1, *, out: Any = None, 
         For the result: like ``values`` if they are given, else like ``x``. On the device it must not share memory with
         either.
     stream : CUDA stream, optional
-        The default stream unless given. With device arrays the call returns before the work is done.
+        Unless given, PyTorch's current one for its tensors, otherwise the default one. With device arrays the call
+        returns before the work is done.
 
     Returns
     -------
