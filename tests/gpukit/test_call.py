@@ -465,7 +465,7 @@ def test_graphs_of_pytorch_record_calls(name, warm):
 def test_calls_that_no_graph_can_record_say_so():
     torch = pytest.importorskip("torch")
     x, s, graph = torch.rand(1000, device="cuda"), torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    own = cuda.as_cuda_array(x)
+    own = cuda.device_array(1 << 20, np.float32)  # it takes several blocks
     refused = {
         "the number of elements": lambda: scan.nonzero(x),
         "the smallest and the largest": lambda: scan.histogram(x, 10),
