@@ -29,7 +29,7 @@ from gpukit.scan.api import checked_operand
 from gpukit.scan.fast import FIRST, GROUP, count_words, draw, make_publish, make_receive, words_of
 from gpukit.scan.primitives import FULL, make_fold_lanes
 from warpstep.integers import ceil_div
-from warpstep.limits import WARP
+from warpstep.limits import BANKS, WARP
 from warpstep.values import check_flag
 
 __all__ = ["make_look_back", "make_tiles", "make_whole", "segmented_reduce", "segmented_scan"]
@@ -50,7 +50,14 @@ REGISTERS, RESIDENT, OTHER_SHARED = 64, 4, TILE + 2048
 MAX_WHOLE, CHUNK, LOADS = 1 << 15, 1 << 14, 2
 #: Lanes that reduce a segment, by its mean elements at most, and elements of each lane at most. Up to ``MAX_ALONE``, or
 #: twice as many if there are ``MANY`` segments, a warp does.
-FEW_LANES, LANE_ELEMENTS, MAX_ALONE, MANY = {8: 1, 16: 4, 64: 8}, 128, 512, 4096
+FEW_LANES, LANE_ELEMENTS, MAX_ALONE, MANY = {12: 1, 24: 2, 48: 4, 96: 8}, 128, 512, 4096
+#: Elements that a block of few lanes for each segment keeps in shared memory, and those that a thread has under way;
+#: segments that such lanes take one after the other, if there are so many blocks for each multiprocessor all the same.
+STAGED, STAGE_LOADS, SEVERAL, SEVERAL_BLOCKS = 4096, 16, 4, 4
+#: Registers of its threads at most: with more, fewer blocks would be under way.
+STAGING_REGISTERS = 32
+#: Chunks in which a block looks for long segments, if the mean is short.
+FEW_CHUNKS = 4
 
 
 @functools.cache
@@ -276,17 +283,23 @@ def make_tiles(operation, exclusive):
 
 
 @functools.cache
-def make_whole(operation, vector, lanes):
+def make_whole(operation, vector, lanes, several=1):
     """Make the kernel ``whole``: ``lanes`` lanes reduce a segment: a block, a warp, or a part of one.
 
-    Segments of more than ``limit`` elements are left to the block, which takes them in any order. The first ``chunks``
-    blocks share those of more than ``MAX_WHOLE`` elements, see `make_add_chunk`. The first element is ``offset``
-    elements after an aligned address.
+    Segments of more than ``limit`` elements are left to the block, which takes them in any order. The first
+    ``searches`` blocks share those of more than ``MAX_WHOLE`` elements, see `make_add_chunks`. The first element is
+    ``offset`` elements after an aligned address.
+
+    Fewer lanes than a warp take ``several`` segments one after the other. All elements of the block's segments are
+    brought to shared memory first, if there are few enough: loads of neighbours are faster than those of lanes that
+    each go along a segment of their own.
     """
     accumulator, finish, warps = operation.accumulator, operation.finish, THREADS // WARP
     add_share, combine_warps = make_add_share(operation, vector), make_combine_warps(operation, THREADS)
-    add_chunk, add_few = make_add_chunk(operation, vector), make_add_few(operation, lanes)
-    each, alone = THREADS // lanes, lanes < THREADS
+    add_chunks = make_add_chunks(operation, vector, FEW_CHUNKS if lanes < WARP else 1)
+    stage, add_staged, add_few = make_stage(), make_add_staged(operation, lanes), make_add_few(operation, lanes)
+    at_once, alone, staging = THREADS // lanes, lanes < THREADS, lanes < WARP
+    each, places = at_once * several, STAGED + STAGED // BANKS if staging else 1
 
     @cuda.jit(device=True)
     def segment_at(offsets, segment, segments):
@@ -296,30 +309,42 @@ def make_whole(operation, vector, lanes):
         start = uint64(offsets[segment])
         return start, uint64(offsets[segment + uint64(1)]) - start
 
-    @cuda.jit
-    def whole(x, offsets, out, parts, counters, segments, limit, chunks, offset):
-        shared = cuda.shared.array(WARP, accumulator)
+    @cuda.jit(max_registers=STAGING_REGISTERS if staging else None)
+    def whole(x, offsets, out, parts, counters, segments, limit, searches, offset):
+        shared, staged = cuda.shared.array(WARP, accumulator), cuda.shared.array(places, x.dtype)
         long, count = cuda.shared.array(each, uint32), cuda.shared.array(1, uint32)
+        starts, sizes = cuda.local.array(several, uint64), cuda.local.array(several, uint64)
         tid, segments, offset, limit = uint64(cuda.threadIdx.x), uint64(segments), uint64(offset), uint64(limit)
-        if cuda.blockIdx.x < chunks:
-            add_chunk(x, offsets, out, parts, counters, segments, offset, shared)
+        if cuda.blockIdx.x < searches:
+            add_chunks(x, offsets, out, parts, counters, segments, offset, shared)
             return
-        first, warp, left = uint64(cuda.blockIdx.x - chunks) * uint64(each), tid // uint64(WARP), uint32(1)
+        first, warp, left = uint64(cuda.blockIdx.x - searches) * uint64(each), tid // uint64(WARP), uint32(1)
         if alone:
             count[0] = uint32(0)
-            own = first + tid // uint64(lanes)
-            start, n = segment_at(offsets, own, segments)
-            few = n if n <= limit else uint64(0)
-            if lanes == WARP:
-                total = add_share(x, start, few, uint64(0), uint64(1), offset)
-            else:
-                total = add_few(x, start, few)
-            if own < segments and n <= limit and tid % uint64(lanes) == uint64(0):
-                out[own] = finish(total, 1)
-            if not cuda.syncthreads_or(int32(n > limit)):
+            own, too_long = first + tid // uint64(lanes), int32(0)
+            for r in range(several):
+                starts[r], sizes[r] = segment_at(offsets, own + uint64(r * at_once), segments)
+                too_long |= int32(sizes[r] > limit)
+            if staging:
+                low, high = uint64(offsets[first]), uint64(offsets[min(first + uint64(each), segments)])
+                fits = high - low <= uint64(STAGED)
+                if fits:
+                    stage(x, low, uint32(high - low), staged)
+            for r in range(several):
+                few = sizes[r] if sizes[r] <= limit else uint64(0)
+                if not staging:
+                    total = add_share(x, starts[r], few, uint64(0), uint64(1), offset)
+                elif fits:
+                    total = add_staged(staged, uint32(starts[r] - low), uint32(few))
+                else:
+                    total = add_few(x, starts[r], few)
+                if own + uint64(r * at_once) < segments and sizes[r] <= limit and tid % uint64(lanes) == uint64(0):
+                    out[own + uint64(r * at_once)] = finish(total, 1)
+            if not cuda.syncthreads_or(too_long):
                 return
-            if n > limit and tid % uint64(lanes) == uint64(0):
-                long[cuda.atomic.add(count, 0, uint32(1))] = uint32(own - first)
+            for r in range(several):
+                if sizes[r] > limit and tid % uint64(lanes) == uint64(0):
+                    long[cuda.atomic.add(count, 0, uint32(1))] = uint32(own - first) + uint32(r * at_once)
             cuda.syncthreads()
             left = count[0]
         while left > uint32(0):
@@ -332,6 +357,61 @@ def make_whole(operation, vector, lanes):
                     out[own] = finish(total, 1)
 
     return whole
+
+
+@functools.cache
+def make_stage():
+    """Make ``stage(x, low, n, staged)``: copy n elements to shared memory; all threads of a block must call it.
+
+    A pad follows every 32 elements, so that segments of 8, 16 or 32 begin in different banks.
+    """
+
+    @cuda.jit(device=True)
+    def stage(x, low, n, staged):
+        i, held = uint32(cuda.threadIdx.x), cuda.local.array(STAGE_LOADS, x.dtype)
+        while i < n:
+            for k in range(STAGE_LOADS):  # with predicates, so that all overlap
+                at = uint32(i + uint32(k * THREADS))
+                held[k] = x.dtype.type(0)
+                if at < n:
+                    held[k] = x[low + uint64(at)]
+            for k in range(STAGE_LOADS):
+                at = uint32(i + uint32(k * THREADS))
+                if at < n:
+                    staged[uint32(at + at // uint32(BANKS))] = held[k]
+            i = uint32(i + uint32(STAGE_LOADS * THREADS))
+        cuda.syncthreads()
+
+    return stage
+
+
+@functools.cache
+def make_add_staged(operation, lanes):
+    """Make ``add_staged(staged, start, n)``: what ``lanes`` lanes add up of n staged elements; the first gets it.
+
+    The order of elements must not matter unless there is one lane.
+    """
+    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
+    combine_lanes, loads = make_combine_lanes(operation, lanes), 2 * LOADS
+
+    @cuda.jit(device=True)
+    def add_staged(staged, start, n):
+        total, i, held = (
+            accumulator(identity),
+            uint32(cuda.threadIdx.x) % uint32(lanes),
+            cuda.local.array(loads, accumulator),
+        )
+        while i < n:
+            for k in range(loads):
+                at = uint32(start + (uint32(i + uint32(k * lanes)) if uint32(i + uint32(k * lanes)) < n else i))
+                value = accumulator(staged[uint32(at + at // uint32(BANKS))])
+                held[k] = value if uint32(i + uint32(k * lanes)) < n else accumulator(identity)
+            for k in range(loads):
+                total = accumulator(combine(total, held[k]))
+            i = uint32(i + uint32(loads * lanes))
+        return combine_lanes(total)
+
+    return add_staged
 
 
 @functools.cache
@@ -378,15 +458,16 @@ def make_add_share(operation, vector):
 
 
 @functools.cache
-def make_add_chunk(operation, vector):
-    """Make ``add_chunk(x, offsets, out, parts, counters, segments, offset, shared)``: a block's share of long segments.
+def make_add_chunks(operation, vector, chunks):
+    """Make ``add_chunks(x, offsets, out, parts, counters, segments, offset, shared)``: a block's share of the segments
+    of more than ``MAX_WHOLE`` elements.
 
-    A block has ``CHUNK`` elements. A segment of more than ``MAX_WHOLE`` elements goes on beyond a chunk in which it
-    begins, so a chunk has parts of two at most: of the one that its first element is in, and of the one that its last
-    element is in. The last block of a segment to finish combines the parts.
+    A block has ``chunks`` chunks of ``CHUNK`` elements, at most four: two warps look for the segments of each. A long
+    segment goes on beyond a chunk in which it begins, so a chunk has parts of two at most: of the one that its first
+    element is in, and of the one that its last element is in. The last block of a segment to finish combines the parts.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    finish, warps = operation.finish, THREADS // WARP
+    finish, warps, ends = operation.finish, THREADS // WARP, 2 * chunks
     add_share, combine_warps = make_add_share(operation, vector), make_combine_warps(operation, THREADS)
     combine_lanes = make_combine_lanes(operation)
 
@@ -403,30 +484,35 @@ def make_add_chunk(operation, vector):
         return total
 
     @cuda.jit(device=True)
-    def add_chunk(x, offsets, out, parts, counters, segments, offset, shared):
-        found, flag = cuda.shared.array(2, int64), cuda.shared.array(1, int32)
-        tid, chunk, warp = uint64(cuda.threadIdx.x), uint64(cuda.blockIdx.x), uint64(cuda.threadIdx.x) // uint64(WARP)
-        low, n = chunk * uint64(CHUNK), uint64(offsets[segments])
-        high = min(low + uint64(CHUNK), n)
-        if warp < uint64(2) and low < n:
-            found[warp] = find_segment(offsets, segments, n, int64(low if warp == uint64(0) else high - uint64(1)))
+    def add_chunks(x, offsets, out, parts, counters, segments, offset, shared):
+        found, flag = cuda.shared.array(ends, int64), cuda.shared.array(1, int32)
+        tid, warp, n = uint64(cuda.threadIdx.x), uint64(cuda.threadIdx.x) // uint64(WARP), uint64(offsets[segments])
+        before = uint64(cuda.blockIdx.x) * uint64(chunks)
+        low = (before + warp // uint64(2)) * uint64(CHUNK)
+        if warp < uint64(ends) and low < n:
+            last = min(low + uint64(CHUNK), n) - uint64(1)
+            found[warp] = find_segment(offsets, segments, n, int64(last if warp % uint64(2) else low))
         cuda.syncthreads()
-        for end in range(2 if low < n else 0):
-            segment = found[end]
-            start, stop = uint64(offsets[segment]), uint64(offsets[segment + int64(1)])
-            if stop - start > uint64(MAX_WHOLE) and (end == 0 or segment != found[0]):
-                begin = max(start, low)
-                total = combine_warps(add_share(x, begin, min(stop, high) - begin, warp, uint64(warps), offset), shared)
-                if tid == uint64(0):
-                    parts[chunk * uint64(2) + uint64(end)] = total
-                first = start // uint64(CHUNK)
-                count = (stop - uint64(1)) // uint64(CHUNK) - first + uint64(1)
-                if is_last(counters, first, count, flag):
-                    total = combine_warps(combine_lanes(add_parts(parts, start, first, count)), shared)
+        for part in range(ends):
+            chunk, end = before + uint64(part // 2), part % 2
+            low = chunk * uint64(CHUNK)
+            if low < n:
+                segment, high = found[part], min(low + uint64(CHUNK), n)
+                start, stop = uint64(offsets[segment]), uint64(offsets[segment + int64(1)])
+                if stop - start > uint64(MAX_WHOLE) and (end == 0 or segment != found[part - end]):
+                    begin = max(start, low)
+                    size = min(stop, high) - begin
+                    total = combine_warps(add_share(x, begin, size, warp, uint64(warps), offset), shared)
                     if tid == uint64(0):
-                        out[segment] = finish(total, 1)
+                        parts[chunk * uint64(2) + uint64(end)] = total
+                    first = start // uint64(CHUNK)
+                    count = (stop - uint64(1)) // uint64(CHUNK) - first + uint64(1)
+                    if is_last(counters, first, count, flag):
+                        total = combine_warps(combine_lanes(add_parts(parts, start, first, count)), shared)
+                        if tid == uint64(0):
+                            out[segment] = finish(total, 1)
 
-    return add_chunk
+    return add_chunks
 
 
 # -- host functions -------------------------------------------------------------------------------------------------
@@ -548,15 +634,24 @@ def _scan(problem, operation, x, offsets, out, exclusive):
 def _reduction(problem, operation, x, offsets, out):
     """The launch of ``segmented_reduce``."""
     n, segments, itemsize = x.size, out.size, x.dtype.itemsize
-    vector, offset, lanes, limit = 16 // itemsize, address_of(x) % 16 // itemsize, THREADS, MAX_WHOLE
+    vector, offset, lanes, limit, several = 16 // itemsize, address_of(x) % 16 // itemsize, THREADS, MAX_WHOLE, 1
     if n <= MAX_ALONE * segments:
-        few = [lanes for most, lanes in FEW_LANES.items() if n <= most * segments and operation.commutative]
+        few = [k for most, k in FEW_LANES.items() if n <= most * segments and (k == 1 or operation.commutative)]
         lanes = min(few, default=WARP)
         limit = min(LANE_ELEMENTS * lanes, MAX_ALONE)
     elif n <= 2 * MAX_ALONE * segments and segments >= MANY:
         lanes, limit = WARP, 8 * MAX_ALONE
+    if lanes < WARP:
+        fit, wanted = STAGED * segments * lanes, SEVERAL_BLOCKS * cuda.get_current_device().MULTIPROCESSOR_COUNT
+        while (
+            several < SEVERAL
+            and 3 * several * n * THREADS <= fit
+            and segments * lanes >= 2 * several * THREADS * wanted
+        ):
+            several *= 2
     chunks = ceil_div(n, CHUNK) if n > MAX_WHOLE else 0
-    blocks = chunks + ceil_div(segments, THREADS // lanes)
-    launch = configure_quietly(make_whole(operation, vector, lanes), blocks, THREADS, problem.stream)
+    searches = ceil_div(chunks, FEW_CHUNKS if lanes < WARP else 1)
+    blocks = searches + ceil_div(segments, THREADS // lanes * several)
+    launch = configure_quietly(make_whole(operation, vector, lanes, several), blocks, THREADS, problem.stream)
     work = problem.work.take("parts", 2 * chunks, operation.partial), problem.work.zeros(max(chunks, 1))
-    return [(launch, (x, offsets, out, *work, segments, limit, chunks, offset))]
+    return [(launch, (x, offsets, out, *work, segments, limit, searches, offset))]

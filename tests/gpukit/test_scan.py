@@ -443,6 +443,32 @@ def test_segments_of_many_tiles(monkeypatch, cuts):
     assert np.array_equal(scan.segmented_scan(x, offsets), want)
 
 
+@pytest.mark.parametrize(
+    ("mean", "lanes", "several"), [(2, 1, 4), (5, 1, 2), (10, 1, 1), (20, 2, 1), (40, 4, 1), (80, 8, 1)]
+)
+def test_short_segments_are_read_as_neighbours(monkeypatch, mean, lanes, several):
+    """Of a block, also where one of its segments is for all of its threads; not if they are too many elements."""
+    monkeypatch.setattr(segments, "SEVERAL_BLOCKS", 0)
+    made, make_whole = [], segments.make_whole
+    monkeypatch.setattr(segments, "make_whole", lambda *how: made.append(how) or make_whole(*how))
+    random = np.random.default_rng(mean)
+    each = 256 // lanes * several
+    lengths = random.geometric(1 / mean, 3 * each - 5) - (random.random(3 * each - 5) < 0.1)
+    for long in (0, 1030, 4500):
+        lengths[each // 2] = long or lengths[each // 2]
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        x = random.integers(-50, 50, offsets[-1], np.int32)
+        problem = Problem((cuda.to_device(x), cuda.to_device(offsets)), None, 0, ("sum", "reduce", False))
+        ((launch, arguments),) = segments._segmented(problem)
+        trace = gpukit.trace(launch, *arguments)
+        running = np.concatenate([[0], np.cumsum(x, dtype=np.int64)])
+        result = problem._outputs[0].finish().copy_to_host()
+        assert trace.findings == [] and np.array_equal(result, running[offsets[1:]] - running[offsets[:-1]])
+        if not long:
+            loads = [access for access in trace.accesses if access.array == "x" and access.op == "load"]
+            assert made[-1][2:] == (lanes, several) and sum(access.sectors for access in loads) <= 1.3 * x.nbytes / 32
+
+
 def test_segments_of_a_function_that_does_not_commute_and_their_trace():
     def compose(f, g):
         return (f // 1000 * (g // 1000)) % 997 * 1000 + (g // 1000 * (f % 1000) + g % 1000) % 997
