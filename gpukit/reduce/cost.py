@@ -20,6 +20,8 @@ __all__ = ["Launch", "choose", "choose_strided", "is_few", "max_vector"]
 #: Threads of a block, and blocks per multiprocessor that a launch is spread over.
 THREADS = 256
 BLOCKS = 8
+#: Max blocks of a multiprocessor.
+MAX_RESIDENT = 32
 #: Accesses that a lane has under way at a time in ``rows``.
 ROW_LOADS = 4
 #: It is one for arrays of at most one access for each thread of the device: with less code, instructions arrive sooner.
@@ -62,9 +64,14 @@ NARROW_BYTES, NARROW_THREADS, NARROW_SHARED = 64, 1024, 1 << 15
 CELL_LOADS, CELL_COLUMN_LOADS = 4, 8
 CELL_ROWS, CELL_THREADS, CELL_BYTES = 32, 96, 1 << 20
 MAX_CELL_ROWS, SHORT_CELL_ROWS = {1: 64, 2: 128, 4: 128, 8: 40}, 40
+#: Elsewhere it is faster than ``columns`` if each thread reads at most so many times for each time that the device is
+#: full of blocks of ``columns``; for elements of less than 4 bytes and for others.
+CELL_ROUNDS = 4.25, 3.5
 #: Elements that a thread has under way in ``strided``; bytes of an array up to which it is faster than two launches, if
 #: up to ``STRIDED_ROW`` elements are neighbours in memory, and if more are; half as many for three reduced axes.
 STRIDED_LOADS, STRIDED_ROW, STRIDED_MAX_BYTES = 8, 64, (8 << 20, 2 << 20)
+#: How many of few elements a thread has, if there would be more than so many blocks for each multiprocessor.
+STRIDED_FEW, STRIDED_BLOCKS = 4, 2
 #: Max tiles, or one fewer, that a warp adds one after the other. It bounds the rounding error of long rows and columns,
 #: and what a lane reads of them: 64 KB, so that sums of 8 and 16-bit integers fit in 32 bits.
 MAX_TILES = 1000
@@ -134,7 +141,8 @@ def choose(
     if not cells and whole and vector < widest and inner <= NARROW_COLUMNS * widest:
         return [_narrow(operation, itemsize, widest, offset, outer, n, inner)]
     skewed = vector < widest and operation.commutative and n >= CELL_ROWS and inner >= 16 * widest
-    skewed = skewed and not _threads_alone(itemsize, _column_vector(itemsize, vector), outer, n, inner)
+    skewed = skewed and not _threads_alone(itemsize, vector, outer, n, inner)
+    cells = cells or not skewed and _are_short(itemsize, vector, outer, n, inner)
 
     def launch(first, size):
         if cells:
@@ -191,6 +199,8 @@ def choose_strided(
         height = min(height, next_power_of_two(ceil_div(elements, loads)))
         while height * width > WARP and outer * between * across * width * height > THREADS * _blocks_wanted():
             height //= 2
+    elif outer * between * across * width * height > STRIDED_BLOCKS * THREADS * _blocks_wanted() // BLOCKS:
+        height = min(height, next_power_of_two(ceil_div(elements, STRIDED_FEW)))
     loads = min(loads, next_power_of_two(ceil_div(elements, height)))
     blocks = ceil_div(outer * between * across, THREADS // (width * height))
     splits = min(_splits(blocks, max(1, elements // (height * STRIDED_LOADS))), MAX_GRID_YZ)
@@ -273,42 +283,57 @@ def _is_for_cells(itemsize, vector, outer, n, inner):
     )
 
 
+def _are_short(itemsize, vector, outer, n, inner):
+    """Whether blocks of ``columns`` would be so many, with so few rows, that threads should take all rows of theirs."""
+    at_once, width, height, _ = _block_of_columns(itemsize, vector, n, inner)
+    device, blocks = cuda.get_current_device(), outer * ceil_div(inner, width * at_once)
+    resident = min(MAX_RESIDENT, device.MAX_THREADS_PER_MULTIPROCESSOR // (width * height))
+    rounds = ceil_div(n, _loads_of_cells(vector, n))
+    return rounds <= min(MAX_TILES, CELL_ROUNDS[itemsize >= 4] * blocks / (resident * device.MULTIPROCESSOR_COUNT))
+
+
+def _loads_of_cells(vector, n):
+    return min(CELL_COLUMN_LOADS if vector == 1 else CELL_LOADS, next_power_of_two(n))
+
+
 def _cells(operation, vector, outer, n, inner, pitch, aligned):
     width = 16 // operation.result.itemsize if aligned else 1
     # Each result is written once, so the threads of a warp must write neighbours as they read them.
     vector = min(vector, max(width, 4)) if n <= CELL_LOADS else vector
-    loads = min(CELL_COLUMN_LOADS if vector == 1 else CELL_LOADS, next_power_of_two(n))
-    kernel = fast.make_cells(operation, vector, loads, min(width, vector, 4), THREADS)
+    kernel = fast.make_cells(operation, vector, _loads_of_cells(vector, n), min(width, vector, 4), THREADS)
     across = inner // vector
     divisor = make_divisor(across) if outer > 1 else Divisor(np.uint32(1), np.uint32(0), np.uint32(0))
     return Launch(kernel, ceil_div(outer * across, THREADS), THREADS, (outer, n, inner, pitch, divisor))
 
 
-def _column_vector(itemsize, vector):
-    """Elements of an access of ``columns``."""
-    return min(vector, 8 // itemsize) if itemsize < 4 else vector
+def _block_of_columns(itemsize, vector, n, inner):
+    """(Elements of an access, threads along x, threads along y, accesses under way) of ``columns``."""
+    vector = min(vector, 8 // itemsize) if itemsize < 4 else vector
+    width, threads = COLUMN_THREADS[vector * itemsize]
+    width = min(width, next_power_of_two(ceil_div(inner, vector)))
+    height, loads = threads // width, COLUMN_LOADS
+    while height * width > WARP and height * loads >= 2 * max(n, 1):
+        loads, height = (loads // 2, height) if loads > 1 else (loads, height // 2)
+    return vector, width, height, loads
 
 
 def _threads_alone(itemsize, vector, outer, n, inner):
     """Threads of blocks of ``columns`` that take their columns alone; 0 if several blocks should share the rows."""
-    width = min(COLUMN_THREADS[vector * itemsize][0], next_power_of_two(ceil_div(inner, vector)))
+    vector, width, *_ = _block_of_columns(itemsize, vector, n, inner)
     if outer * ceil_div(inner, width * vector) > MAX_ALONE or n * width * vector * itemsize > ALONE_COLUMN_BYTES:
         return 0
     return next((t for t, rounds in ALONE_ROUNDS.items() if n <= rounds * (t // width) * COLUMN_LOADS), 0)
 
 
 def _columns(operation, itemsize, vector, outer, n, inner, pitch):
-    vector = _column_vector(itemsize, vector)
-    width, threads = COLUMN_THREADS[vector * itemsize]
-    width = min(width, next_power_of_two(ceil_div(inner, vector)))
-    height, loads = threads // width, COLUMN_LOADS
-    while height * width > WARP and height * loads >= 2 * max(n, 1):
-        loads, height = (loads // 2, height) if loads > 1 else (loads, height // 2)
+    alone = _threads_alone(itemsize, vector, outer, n, inner)
+    vector, width, height, loads = _block_of_columns(itemsize, vector, n, inner)
+    _, threads = COLUMN_THREADS[vector * itemsize]
     across = ceil_div(inner, width * vector)
     few = across <= MAX_ACROSS and threads * loads * vector * itemsize >= ACROSS_BYTES
     share = ACROSS_SHARE if few else 1
     splits = min(_splits(across * outer * share, max(1, n // (height * loads))), MAX_GRID_YZ)
-    if splits > 1 and (alone := _threads_alone(itemsize, vector, outer, n, inner)):
+    if splits > 1 and alone:
         height, splits = alone // width, 1
     deep = fast.rows_of_warp(width, height)
     run = ceil_div(n, deep * loads * splits * (height // deep))

@@ -392,26 +392,31 @@ def test_few_long_rows_from_any_address(dtype, monkeypatch):
         assert requests * 32 <= 4 * x.nbytes / min(16, 8 * x.itemsize)  # not one for each element
 
 
-@pytest.mark.parametrize(("dtype", "rows", "columns", "kernel", "blocks"), [
-    ("f4", 100, 301, "cells", 2), ("f2", 39, 302, "cells", 1), ("i1", 60, 1204, "cells", 2),
-    ("f2", 41, 301, "columns", 5), ("f4", 631, 5, "columns", 1), ("f8", 70, 260, "columns", 5),
-    ("f2", 300, 500, "columns", 4), ("f4", 5000, 7, "columns", 19), ("f4", 520, 501, "skewed", 80),
+@pytest.mark.parametrize(("dtype", "shape", "kernel", "blocks"), [
+    ("f4", (1, 100, 301), "cells", 2), ("f2", (1, 39, 302), "cells", 1), ("i1", (1, 60, 1204), "cells", 2),
+    ("f4", (4001, 10, 2), "cells", 16), ("f2", (300, 11, 9), "columns", 300), ("f2", (1, 41, 301), "columns", 5),
+    ("f4", (1, 631, 5), "columns", 1), ("f8", (1, 70, 260), "columns", 5), ("f2", (1, 300, 500), "columns", 4),
+    ("f4", (1, 5000, 7), "columns", 19), ("f4", (1, 520, 501), "skewed", 80),
 ])  # fmt: skip
-def test_who_takes_the_rows(dtype, rows, columns, kernel, blocks, monkeypatch):
+def test_who_takes_the_rows(dtype, shape, kernel, blocks, monkeypatch):
     """A thread alone, if there are many; a block alone, if its rows are few; or several blocks."""
-    if kernel == "cells":
+    if shape[0] == 1 and kernel == "cells":
         monkeypatch.setattr(cost, "CELL_THREADS", 0)
         monkeypatch.setattr(cost, "CELL_BYTES", 0)
     first, again = operators.make_operations("sum", np.dtype(dtype))
-    x = np.rint(4 * filled((rows, columns), dtype)) if dtype[0] == "f" else filled((rows, columns), dtype)
-    out = cuda.to_device(np.full(columns, 77, first.result))
-    form = [(rows, True), (columns, False)]
+    x = np.rint(4 * filled(shape, dtype)) if dtype[0] == "f" else filled(shape, dtype)
+    out = cuda.to_device(np.full(shape[0] * shape[2], 77, first.result))
+    form = [(size, axis == 1) for axis, size in enumerate(shape)]
     ((launch, arguments),) = api.launches(cuda.to_device(x.reshape(-1)), form, first, again, out)
     assert (launch.dispatcher.py_func.__name__, math.prod(launch.griddim)) == (kernel, blocks)
-    trace = gpukit.trace(launch, *arguments)
-    assert trace.findings == [] and np.array_equal(
-        out.copy_to_host(), x.sum(0, dtype=first.partial).astype(first.result)
-    )
+    trace, exact = gpukit.trace(launch, *arguments), x.sum(1, dtype=first.partial).astype(first.result)
+    assert trace.findings == [] and np.array_equal(out.copy_to_host(), exact.reshape(-1))
+
+
+def test_threads_of_few_strided_elements_have_several():
+    first, _ = operators.make_operations("sum", np.dtype("f4"))
+    launch = cost.choose_strided(first, 4, [(1000, 243, 1), (9, 27, 1000)], [(27, 1)])
+    assert launch.grid[0] * launch.block == 72_192  # 8 for each of 9000 results, in whole blocks
 
 
 def test_a_warp_takes_a_row_alone(monkeypatch):
