@@ -259,21 +259,21 @@ def tall(dtype, size, height):
 
 
 @cuda.jit
-def tall_pairs(a, out, rows, columns, pitch, first):
+def tall_pairs(a, out, rows, columns, down, across, first):
     """Transpose a matrix of pairs in tiles of 32 x 32, from row ``first`` on; a pair is loaded and stored as one.
 
-    Rows of a begin ``pitch`` elements apart. In shared memory they are a pair longer than the tile: the eight threads
-    that are served at a time, down a column, use different banks.
+    Neighbours in a are ``down`` and ``across`` elements apart. Rows in shared memory are a pair longer than the tile:
+    the eight threads that are served at a time, down a column, use different banks.
     """
     tile = cuda.shared.array((TILE, PAIRS_PITCH), uint64, alignment=16)
     held = cuda.local.array((STEPS, 2), uint64)
-    rows, columns, pitch = uint64(rows), uint64(columns), uint64(pitch)
+    rows, columns, down, across = uint64(rows), uint64(columns), uint64(down), uint64(across)
     tx, ty = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
     row0, col0 = uint64(first) + uint64(cuda.blockIdx.y) * uint64(TILE), uint64(cuda.blockIdx.x) * uint64(TILE)
     for step in range(STEPS):
         row, col = row0 + uint64(ty + uint32(step * ROWS)), col0 + uint64(tx)
         has = row < rows and col < columns
-        held[step, 0], held[step, 1] = load2(a, row * pitch + uint64(2) * col if has else uint64(0))
+        held[step, 0], held[step, 1] = load2(a, row * down + col * across if has else uint64(0))
     for step in range(STEPS):
         store2(tile, (ty + uint32(step * ROWS), uint32(uint32(2) * tx)), held[step, 0], held[step, 1])
     cuda.syncthreads()
@@ -606,16 +606,17 @@ def _launches(variant, source, target, stream):
 def _launches_of_pairs(source, target, stream):
     """List (launch, arguments) for elements of 16 bytes, as pairs of 8."""
     (rows, columns), (down, across), bits = source.shape, source.strides, np.dtype(np.uint64)
-    is_aligned = (address_of(source) | address_of(target) | down) % 16 == 0
-    if across != 16 or down <= 0 or min(rows, columns) <= MAX_THIN or not is_aligned:
+    is_aligned = (address_of(source) | address_of(target) | down | across) % 16 == 0
+    is_thin = min(rows, columns) <= (MAX_THIN if source.size > FEW else 1)
+    if not 0 < across <= down or is_thin or not is_aligned:
         source = device_array_of((columns, rows, 2), (across, down, 8), bits, source)
         return copy_launches(source, device_array_of(source.shape, (16 * rows, 16, 8), bits, target), stream)
-    flat = window(source, bits, (rows - 1) * (down // 8) + 2 * columns), window(target, bits, 2 * target.size)
-    made = []
+    count = ((rows - 1) * down + (columns - 1) * across) // 8 + 2
+    flat, made = (window(source, bits, count), window(target, bits, 2 * target.size)), []
     for first in range(0, rows, MAX_BLOCKS * TILE):
         grid = ceil_div(columns, TILE), min(MAX_BLOCKS, ceil_div(rows - first, TILE))
         launch = configure_quietly(tall_pairs, grid, (TILE, ROWS), stream)
-        made.append((launch, (*flat, rows, columns, down // 8, first)))
+        made.append((launch, (*flat, rows, columns, down // 8, across // 8, first)))
     return made
 
 

@@ -99,7 +99,8 @@ def test_inputs_of_any_layout():
 @pytest.mark.parametrize("dtype", [np.complex128, "V16"])
 def test_elements_of_16_bytes(dtype, monkeypatch):
     monkeypatch.setattr(transpose, "MAX_BLOCKS", 2)
-    for rows, columns in ((1, 1), (1, 70), (300, 3), (25, 33), (100, 65)):
+    monkeypatch.setattr(transpose, "FEW", 500)
+    for rows, columns in ((1, 1), (1, 70), (70, 3), (300, 3), (25, 33), (100, 65)):
         base = matrix(rows + 1, columns + 3, np.complex128).view(dtype)
         memory = cuda.to_device(base)
         for x in (base[:rows, :columns], base[1:, 2:-1], base[:, ::-1], base[::-1], base.T, base[::2, ::3]):
@@ -109,7 +110,7 @@ def test_elements_of_16_bytes(dtype, monkeypatch):
 
 def test_pairs_use_different_banks():
     x, out = matrix(40, 70, np.uint64), poisoned((35, 80), np.uint64)
-    trace = gpukit.trace(transpose.tall_pairs[(2, 2), (32, 8)], x.reshape(-1), out.reshape(-1), 40, 35, 70, 0)
+    trace = gpukit.trace(transpose.tall_pairs[(2, 2), (32, 8)], x.reshape(-1), out.reshape(-1), 40, 35, 70, 2, 0)
     expected = x.view(np.complex128).T.copy().view(np.uint64)
     assert trace.findings == [] and same_bits(out, expected) and trace.total("shared").bank_conflicts == 0
     assert trace.total("global").sectors <= 1.1 * trace.total("global").ideal_sectors
