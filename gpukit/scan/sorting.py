@@ -35,6 +35,7 @@ from gpukit.scan.fast import NAP
 from gpukit.scan.primitives import block_scan
 from warpstep.integers import ceil_div, next_power_of_two
 from warpstep.limits import WARP
+from warpstep.values import check_flag
 
 __all__ = ["argsort", "make_count_digits", "make_ordered", "make_rank", "make_sweep", "place_digits", "sort"]
 
@@ -441,7 +442,9 @@ def make_sort_block(kind, itemsize, old_size, new_size, writes_keys, falling, th
 # -- host functions -------------------------------------------------------------------------------------------------
 
 
-def sort(x: Any, values: Any = None, axis: int | None = -1, *, out: Any = None, stream: Any = None) -> Any:
+def sort(
+    x: Any, values: Any = None, axis: int | None = -1, *, descending: bool = False, out: Any = None, stream: Any = None
+) -> Any:
     """Sort numbers in increasing order, as ``np.sort(x, axis, kind="stable")`` does; NaN comes last.
 
     Parameters
@@ -453,6 +456,8 @@ def sort(x: Any, values: Any = None, axis: int | None = -1, *, out: Any = None, 
         keep their order.
     axis : int or None
         The axis to sort along, the last one unless given. None sorts all elements, and gives one dimension.
+    descending : bool
+        Sort in decreasing order, NaN first, as ``torch.sort(x, axis, descending=True, stable=True)`` does.
     out : array, optional
         For the result: like ``values`` if they are given, else like ``x``. On the device it must not share memory with
         either.
@@ -477,15 +482,15 @@ def sort(x: Any, values: Any = None, axis: int | None = -1, *, out: Any = None, 
     >>> sort(np.array([3, -1, 2]), np.array([10, 20, 30]))
     array([20, 30, 10])
     """
-    return call(_sort, (x,) if values is None else (x, values), out, stream, (axis, False))
+    return call(_sort, (x,) if values is None else (x, values), out, stream, (axis, False, descending))
 
 
-def argsort(x: Any, axis: int | None = -1, *, out: Any = None, stream: Any = None) -> Any:
+def argsort(x: Any, axis: int | None = -1, *, descending: bool = False, out: Any = None, stream: Any = None) -> Any:
     """Return the indices that would sort an array, as ``np.argsort(x, axis, kind="stable")`` does.
 
     Parameters
     ----------
-    x, axis, stream
+    x, axis, descending, stream
         As for `sort`.
     out : array of int64, optional
         Of the result's shape.
@@ -503,13 +508,13 @@ def argsort(x: Any, axis: int | None = -1, *, out: Any = None, stream: Any = Non
     >>> argsort(np.array([3, -1, 2]))
     array([1, 2, 0])
     """
-    return call(_sort, (x,), out, stream, (axis, True))
+    return call(_sort, (x,), out, stream, (axis, True, descending))
 
 
 def _sort(problem: Problem):
     """The launches of ``sort`` and ``argsort``."""
-    (x, *values), (axis, index) = problem.inputs, problem.settings
-    values = values[0] if values else None
+    (x, *values), (axis, index, descending) = problem.inputs, problem.settings
+    values, descending = values[0] if values else None, check_flag("descending", descending)
     dtype = check_numbers("x", x, 1, more=True, words=True)
     axis = check_axis(axis, len(x.shape))
     outer, n, inner = as_rows(x.shape, axis)
@@ -532,7 +537,7 @@ def _sort(problem: Problem):
     target, after = put_rows(problem, out, outer, n, inner)
     target = target.view(bits)
     new_keys, new_values = (None, target) if moves else (target, None)
-    return sort_rows(problem, dtype, keys, old, new_keys, new_values) + after
+    return sort_rows(problem, dtype, keys, old, new_keys, new_values, descending) + after
 
 
 def sort_rows(problem, dtype, keys, old, new_keys, new_values, falling=False) -> list[tuple]:

@@ -274,14 +274,16 @@ def test_sorts_are_stable_and_in_numpys_order(dtype, forms):
     long = 2100 if dtype == "f8" else 4200  # more than a block sorts
     for shape, axis in (((4, 70, 3), 1), ((long, 2), 0)):
         x = special(np.prod(shape), dtype, sum(shape)).reshape(shape)
-        values, order = np.arange(x.size, dtype=np.uint8).reshape(shape), np.argsort(x, axis, kind="stable")
-        in_order = np.take_along_axis(x, order, axis)
-        if "k" in forms:
-            assert np.array_equal(scan.sort(x, axis=axis), in_order, equal_nan=x.dtype.kind == "f")
-        if "a" in forms:
-            assert np.array_equal(scan.argsort(x, axis), order)
-        if "p" in forms:
-            assert np.array_equal(scan.sort(x, values, axis), np.take_along_axis(values, order, axis))
+        values = np.arange(x.size, dtype=np.uint8).reshape(shape)
+        for descending in (False, True):
+            order = best(x, shape[axis], axis, descending)
+            in_order, how = np.take_along_axis(x, order, axis), {"axis": axis, "descending": descending}
+            if "k" in forms:
+                assert np.array_equal(scan.sort(x, **how), in_order, equal_nan=x.dtype.kind == "f")
+            if "a" in forms:
+                assert np.array_equal(scan.argsort(x, **how), order)
+            if "p" in forms:
+                assert np.array_equal(scan.sort(x, values, **how), np.take_along_axis(values, order, axis))
     if "a" in forms:
         assert np.array_equal(scan.argsort(x, None), np.argsort(x, None, kind="stable"))
 
@@ -325,10 +327,12 @@ def test_tiles_of_a_sort_look_back():
     device = cuda.to_device(x)
     for _ in range(2):
         assert np.array_equal(scan.sort(device).copy_to_host(), np.sort(x))
-    assert np.array_equal(launches_of(sorting._sort, device, None, settings=(0, True)), np.argsort(x, kind="stable"))
+    assert np.array_equal(
+        launches_of(sorting._sort, device, None, settings=(0, True, False)), np.argsort(x, kind="stable")
+    )
     rows = cuda.to_device(x[:1000].reshape(10, 100))
     order = np.argsort(rows.copy_to_host(), 0, kind="stable")
-    assert np.array_equal(launches_of(sorting._sort, rows, None, settings=(0, True)), order)
+    assert np.array_equal(launches_of(sorting._sort, rows, None, settings=(0, True, False)), order)
 
 
 def best(x, k, axis, largest):
@@ -569,6 +573,7 @@ def test_selected_elements_keep_their_order():
         (lambda: scan.histogram(np.full(77, np.nan, np.float32)), "give a range"),
         (lambda: scan.sort(np.zeros((2, 2)), axis=2), "axis is 2; x has 2 dimensions"),
         (lambda: scan.sort(np.float64(0)), "x is"),
+        (lambda: scan.sort(np.zeros(2), descending="yes"), "descending is 'yes'; it must be True or False"),
         (lambda: scan.topk(np.zeros(2), 3), "k is 3"),
         (lambda: scan.topk(np.zeros(2), 1, largest=2), "largest is 2"),
         (
