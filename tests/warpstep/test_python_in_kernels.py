@@ -4,6 +4,7 @@ import enum
 import math
 import operator
 from collections import namedtuple
+from fractions import Fraction
 
 import numba
 import numpy as np
@@ -456,7 +457,14 @@ LIBDEVICE = {
     "double2int_ru": (math.ceil, (types.float64,)),
     "round": (lambda x: math.copysign(math.floor(abs(x) + 0.5), x), (types.float64,)),
     "hiloint2double": (None, (types.int32,) * 2),
+    "mul24": (lambda a, b: _low_bits(_low_bits(a, 24) * _low_bits(b, 24), 32), (types.int32,) * 2),
+    "remquo": (lambda a, b: (math.remainder(a, b), math.fmod(round(a / b), 8)), (types.float64,) * 2),
 }
+
+
+def _low_bits(number, bits):
+    """The number with a sign in the lowest bits."""
+    return ((number + (1 << bits - 1)) % (1 << bits)) - (1 << bits - 1)
 
 
 @pytest.mark.parametrize("name", LIBDEVICE)
@@ -485,3 +493,73 @@ def test_libdevice(name):
     out = np.zeros_like(expected)
     cuda.jit(scope["kernel"])[1, 8](out, *columns)
     np.testing.assert_allclose(out, expected, rtol=1e-15)
+
+
+ROUNDED = {
+    "add": ("d{}_{}", "f{}_{}", lambda a, b, c: a + b),
+    "sub": (None, "f{}_{}", lambda a, b, c: a - b),
+    "mul": ("d{}_{}", "f{}_{}", lambda a, b, c: a * b),
+    "div": ("d{}_{}", "f{}_{}", lambda a, b, c: a / b),
+    "fma": ("{}_{}", "{}f_{}", lambda a, b, c: a * b + c),
+    "rcp": ("d{}_{}", "f{}_{}", lambda a, b, c: 1 / a),
+    "2float": ("double{}_{}", None, lambda a, b, c: a),
+}
+
+
+@pytest.mark.parametrize("operation", ROUNDED)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_libdevice_rounds_as_the_name_says(operation, dtype):
+    wide, narrow, exact = ROUNDED[operation]
+    name = wide if dtype == np.float64 else narrow
+    if name is None:
+        return
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(3, 200)) * 10.0 ** rng.integers(-12, 12, (3, 200))
+    values[:, 0], values[:, 1] = (1, 3, 1), (np.finfo(dtype).max, 0.75, 0.5)
+    values = values.astype(dtype)
+    count = {"fma": 3, "rcp": 1, "2float": 1}.get(operation, 2)
+    function = {mode: f"cuda.libdevice.{name.format(operation, mode)}" for mode in ("rd", "ru", "rz")}
+    lines = [
+        f"out[{k}, i] = {f}({', '.join(f'v[{j}, i]' for j in range(count))})" for k, f in enumerate(function.values())
+    ]
+    scope = {"cuda": cuda}
+    exec(
+        "def kernel(v, out):\n    i = cuda.grid(1)\n    if i < v.shape[1]:\n        " + "\n        ".join(lines), scope
+    )
+    out = np.zeros((3, 200), np.float32 if operation == "2float" else dtype)
+    cuda.jit(scope["kernel"])[7, 32](values, out)
+    for column, (down, up, towards_zero) in zip(values.T.tolist(), out.T, strict=True):
+        true = exact(*map(Fraction, column))
+        assert (math.isinf(down) or down <= true) and (math.isinf(up) or true <= up)
+        with np.errstate(over="ignore"):
+            assert down == up or np.nextafter(down, up) == up
+        assert towards_zero == (down if true > 0 else up)
+    exec("def kernel(x, out):\n    out[0] = cuda.libdevice.dadd_rd(x, -x)", scope)
+    zero = np.ones(1)
+    cuda.jit(scope["kernel"])[1, 1](5.0, zero)
+    assert zero[0] == 0 and np.signbit(zero[0])
+
+
+def test_special_functions_of_libdevice():
+    """Beside figures of Abramowitz and Stegun, and the functions they invert."""
+
+    @cuda.jit
+    def kernel(x, out):
+        out[0] = cuda.libdevice.j0(1.0)
+        out[1] = cuda.libdevice.j1(2.5)
+        out[2] = cuda.libdevice.y0(1.0)
+        out[3] = cuda.libdevice.jn(3, 2.0)
+        out[4] = cuda.libdevice.normcdfinv(0.975)
+        out[5] = cuda.libdevice.erfcx(30.0)
+        out[6] = cuda.libdevice.sincospi(0.25)[0]
+        for k in range(x.size):
+            out[7 + 2 * k] = math.erf(cuda.libdevice.erfinv(x[k])) - x[k]
+            out[8 + 2 * k] = math.erfc(cuda.libdevice.erfcinv(1 - x[k])) - (1 - x[k])
+
+    x = np.array([-0.999, -0.5, -1e-9, 0.0, 0.3, 0.7, 0.9999999])
+    out = np.full(7 + 2 * x.size, np.nan)
+    kernel[1, 1](x, out)
+    known = [0.7651976865579666, 0.4970941024642741, 0.08825696421567698, 0.1289432494744021]
+    known += [1.959963984540054, 0.018795888861416751, math.sqrt(0.5)]
+    np.testing.assert_allclose(out[:7], known, rtol=1e-13)
+    np.testing.assert_allclose(out[7:], 0, atol=3e-16)

@@ -555,6 +555,18 @@ _LIBDEVICE = {
     **{n: Op("(1 / {})", Trait.QUOTIENT) for n in ("rcp_rn", "frcp_rn", "drcp_rn")},
     **{n: Op("np.sqrt") for n in ("fsqrt_rn", "dsqrt_rn")},
     **dict.fromkeys(("fma", "fma_rn", "fmaf_rn"), _FMA),
+    **{
+        f"{name}_{mode}": Op(f"rounded('{operation}', '{mode}', {', '.join(['{}'] * count)})")
+        for operation, count, names in (
+            *((op, 2, (f"d{op}", f"f{op}")) for op in ("add", "sub", "mul", "div")),
+            *((op, 1, (f"d{op}", f"f{op}")) for op in ("sqrt", "rcp")),
+            ("fma", 3, ("fma", "fmaf")),
+            *((f, 1, [n for n in _CONVERSIONS if n.endswith(f"2{f}")]) for f in ("float", "double")),
+        )
+        for name in names
+        for mode in ("rd", "ru", "rz")
+    },
+    **{n: Op(n) for n in "erfinv erfcinv erfcx normcdfinv j0 j1 jn y0 y1 yn remquo".split()},
     **{n: Op("np.minimum") for n in ("min", "umin", "llmin", "ullmin")},
     **{n: Op("np.maximum") for n in ("max", "umax", "llmax", "ullmax")},
     "fabs": _ABS,
@@ -573,6 +585,11 @@ _LIBDEVICE = {
     "sincos": Op("(np.sin({0}), np.cos({0}))"),
     "sinpi": Op("np.sin(np.fmod({0}, 2) * np.pi)"),
     "cospi": Op("np.cos(np.fmod({0}, 2) * np.pi)"),
+    "sincospi": Op("(np.sin(np.fmod({0}, 2) * np.pi), np.cos(np.fmod({0}, 2) * np.pi))"),
+    "mul24": Op("((({0} << 8) >> 8) * (({1} << 8) >> 8))"),
+    "umul24": Op("(({0} & 0xFFFFFF) * ({1} & 0xFFFFFF))"),
+    "half2float": Op("bitcast({}, np.float16)"),
+    "float2half_rn": Op("bitcast(({}).astype(np.float16), np.int16)"),
     "float_as_int": Op("bitcast({}, np.int32)"),
     "int_as_float": Op("bitcast({}, np.float32)"),
     "double_as_longlong": Op("bitcast({}, np.int64)"),

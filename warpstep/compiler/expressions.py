@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from warpstep.machine import arithmetic, sequences, symmetric
+from warpstep.machine import arithmetic, sequences, special, symmetric
 from warpstep.machine.atomics import atomic
 from warpstep.machine.memory import merge
 from warpstep.machine.progress import CHECK_INTERVAL
@@ -141,7 +141,7 @@ NONE, ELLIPSIS, ZERO = literal(None), literal(...), scalar(0, np.int64)
 #: Functions that templates name.
 _FUNCTIONS = {"np": np, "B_": np.bool_, "merge": merge, "CHECK_INTERVAL": CHECK_INTERVAL, "atomic": atomic}
 _FUNCTIONS |= {"halves_of": halves_of, "words_as": words_as}
-for _module in (arithmetic, sequences, symmetric):
+for _module in (arithmetic, sequences, special, symmetric):
     _FUNCTIONS |= {name: value for name, value in vars(_module).items() if callable(value) and name[0].islower()}
 
 
