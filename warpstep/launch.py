@@ -7,6 +7,7 @@ import functools
 import inspect
 import math
 import os
+import sys
 import weakref
 from bdb import BdbQuit
 from collections.abc import Callable, Sequence
@@ -199,6 +200,13 @@ class Kernel(InspectedKernel):
         except NUMBA_ERRORS as error:
             # The frames between here and the error are the compiler's, of no use to the author of the kernel.
             raise error.with_traceback(None) from None
+        except RecursionError:
+            name, limit = self.py_func.__name__, sys.getrecursionlimit()
+            raise UnsupportedError(
+                f"{name} has too many branches for numba-cuda's compiler, on a GPU too: it calls itself from branch to "
+                f"branch, and sys.getrecursionlimit() is {limit}. Raise the limit with sys.setrecursionlimit(), or "
+                "split the kernel; functions with inline=True add their branches to it"
+            ) from None
         return lower(typed, options, debugging)
 
     def specialize(self, *args) -> "Kernel":

@@ -458,3 +458,51 @@ def test_compiling_in_threads_leaves_numba_cuda_as_it_is():
         sys.setswitchinterval(interval)
     assert [dict(vars(c)) for c in classes] == attributes
     assert _behaviour(device_function()) == behaviour
+
+
+def test_more_branches_than_the_compiler_can_follow():
+    lines = [f"    if x[0] > {k}:\n        y += 1" for k in range(600)]
+    scope = {}
+    exec("def kernel(x, out):\n    y = x[0]\n" + "\n".join(lines) + "\n    out[0] = y", scope)
+    with pytest.raises(UnsupportedError, match=r"kernel has too many branches .* sys\.setrecursionlimit\(\)"):
+        cuda.jit(scope["kernel"])[1, 1](np.ones(1), np.zeros(1))
+
+
+def test_a_function_of_another_file_that_numba_inlines_keeps_its_place_and_names(tmp_path):
+    helpers = tmp_path / "helpers_of_a_kernel.py"
+    helpers.write_text(
+        textwrap.dedent(
+            """
+            from numba import float32
+
+            from warpstep import cuda
+
+            @cuda.jit(device=True, inline=True)
+            def scratch(x):
+                work = cuda.local.array(2, float32)
+                work[0] = x
+                return work
+
+            @cuda.jit(device=True, inline=True)
+            def neighbour(x, i):
+                return x[i + 1]
+            """
+        )
+    )
+    scope = {}
+    exec(compile(helpers.read_text(), helpers, "exec"), scope)
+    scratch, neighbour = scope["scratch"], scope["neighbour"]
+
+    @cuda.jit
+    def kernel(x, out):
+        i = cuda.grid(1)
+        work = scratch(x[i])
+        out[i] = work[0] + work[1] + neighbour(x, i)
+
+    arguments = np.zeros(32, np.float32), np.zeros(32, np.float32)
+    outside, unwritten = emulator.trace(kernel[1, 32], *arguments).findings
+    assert (outside.filename, outside.line, outside.code) == (str(helpers), 14, "return x[i + 1]")
+    assert unwritten.filename == __file__ and unwritten.message.startswith("work[1] (local)")
+    with pytest.raises(KernelError, match=r"helpers_of_a_kernel\.py:14\n    return x\[i \+ 1\]") as info:
+        kernel[1, 32](*arguments)
+    assert (info.value.filename, info.value.line) == (str(helpers), 14)

@@ -726,7 +726,7 @@ def _check_alignment(t, alignment):
     if alignment < pointer or alignment & (alignment - 1):
         raise NumbaValueError(
             f"alignment is {alignment}; it must be a power of 2 and a multiple of {pointer} "
-            f"({t.frame.typed.filename}, line {t.line})"
+            f"({t.filename}, line {t.line})"
         )
 
 

@@ -54,6 +54,8 @@ _COMPLEX_OPERATIONS = {operator.add: 2, operator.sub: 2, operator.mul: 6, operat
 _DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
 _TYPED_ITEM = Op("typed_item")
 _NUMBA_FILES = re.compile(r"[/\\](numba|numba_cuda|numba_cuda_mlir)[/\\]")
+#: What Numba puts before the variables of a function that it has inlined.
+_INLINED = re.compile(r"\w+_v\d+_(?=\w)")
 #: The index of an element of ``array.flat``.
 _FLAT_INDEX = Op("place({1}, {0}[1].shape)")
 _COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
@@ -117,8 +119,10 @@ def _lower_function(typed, pools, infer_options, recursive=False):
 class Frame:
     """One function being translated: its types, and the variables of the generated program that stand for its own."""
 
-    def __init__(self, typed, arguments, on_return, caller=None, line=0, folded=()):
+    def __init__(self, typed, arguments, on_return, caller=None, line=0, folded=(), filename=""):
         self.typed = typed
+        #: The file that has the line of the call: not the caller's own if Numba has inlined a function there.
+        self.called_in = filename
         self.info = FrameInfo(typed.function, caller and caller.info, line)
         #: The block of the IR that is being translated, and the line of the last stop in it.
         self.block: Any = None
@@ -157,7 +161,7 @@ class Translator:
         self.pools = builder.pools
         self.infer_options = infer_options
         self.recursive = recursive
-        self.line = 0
+        self.filename, self.line = typed.filename, 0
         self.array_name = None
         arguments = [(builder.variable(), type_) for type_ in typed.argument_types]
         returns_nothing = isinstance(typed.return_type, types.NoneType)
@@ -186,20 +190,21 @@ class Translator:
     def inline(self, dispatcher, argument_types, arguments, target, folded=()):
         """Splice a device function in at the current place; its result goes to ``target``."""
         typed = infer(dispatcher, argument_types, **self.infer_options)
-        after = self.b.new_block()
-        line = self.line
+        after, here = self.b.new_block(), self.site()
+        place = self.filename, self.line
 
         def on_return(value):
             if target is not None and not isinstance(typed.return_type, types.NoneType):
                 self.b.emit(value, target)
-            self.b.end(Jump((after,), site=self.site(line=line)))
+            self.b.end(Jump((after,), site=here))
 
         entry = self.b.new_block()
-        self.b.end(Jump((entry,), site=self.site()))
+        self.b.end(Jump((entry,), site=here))
         self.b.current = entry
-        self.body(Frame(typed, arguments, on_return, self.frame, line, folded))
+        self.filename = typed.filename
+        self.body(Frame(typed, arguments, on_return, self.frame, place[1], folded, place[0]))
         self.b.current = after
-        self.line = line
+        self.filename, self.line = place
         return typed.return_type
 
     def recursive_call(self, dispatcher, argument_types, arguments):
@@ -220,18 +225,22 @@ class Translator:
 
     # -- places --------------------------------------------------------------------------------------------------------
 
-    def site(self, array=None, op=None, line=None):
-        frame, line = self.frame, self.line if line is None else line
-        while frame.typed.filename in LIBRARIES and frame.caller is not None:
-            frame, line = frame.caller, frame.info.line
-        return self.pools.site(Site(line, frame.typed.filename, array, op))
+    def site(self, array=None, op=None):
+        frame, filename, line = self.frame, self.filename, self.line
+        while filename in LIBRARIES and frame.caller is not None:
+            frame, filename, line = frame.caller, frame.called_in, frame.info.line
+        return self.pools.site(Site(line, filename, array and self.source_name(array), op))
+
+    def source_name(self, name):
+        """The name that a variable has in the source, where Numba may have inlined its function."""
+        return name if name in self.frame.typed.function.__code__.co_varnames else _INLINED.sub("", name)
 
     def unsupported(self, what, cause=None) -> NoReturn:
-        frame, line = self.frame, self.line
-        while frame.caller is not None and _NUMBA_FILES.search(frame.typed.filename):
-            frame, line = frame.caller, frame.info.line  # the user's line says more than Numba's own
+        frame, filename, line = self.frame, self.filename, self.line
+        while frame.caller is not None and _NUMBA_FILES.search(filename):
+            frame, filename, line = frame.caller, frame.called_in, frame.info.line  # it says more than Numba's own
         raise UnsupportedError(
-            f"{what} cannot be emulated ({frame.typed.filename}, line {line}, in {frame.typed.function.__name__})"
+            f"{what} cannot be emulated ({filename}, line {line}, in {frame.typed.function.__name__})"
         ) from cause
 
     # -- values --------------------------------------------------------------------------------------------------------
@@ -395,9 +404,8 @@ class Translator:
     def statement(self, statement):
         if self.b.blocks[self.b.current].end is not None:
             return
-        if statement.loc.line:
-            self.line = statement.loc.line
-        self.b.place = (self.frame.typed.filename, self.line)
+        self.move(statement.loc)
+        self.b.place = (self.filename, self.line)
         try:
             if self.pools.stops is not None:
                 self.stop(statement)
@@ -410,6 +418,12 @@ class Translator:
             # An unforeseen construct: say where in the kernel it is.
             self.unsupported(f"this statement ({type(error).__name__}: {error})", error)
 
+    def move(self, place):
+        """Go on at another line: of the function, or of one that Numba has inlined there, unless a library's."""
+        own = self.frame.typed.filename
+        if place.line and (place.filename == own or not _is_of_a_library(place.filename)):
+            self.filename, self.line = place.filename, place.line
+
     def stop(self, statement):
         """Let the debugger stop before this statement if a line of the source begins with it."""
         frame = self.frame
@@ -418,14 +432,14 @@ class Translator:
         if self._is_implicit_return(statement):
             return
         frame.stop_line = self.line
-        self.pools.stops.append(Stop(self.line, frame.typed.filename, frame.info))
+        self.pools.stops.append(Stop(self.line, self.filename, frame.info))
         self.b.emit(ops.STOP(len(self.pools.stops) - 1))
 
     def _is_implicit_return(self, statement):
         """True at the end of a function without a ``return``, which Numba places at some line before."""
         rest = itertools.dropwhile(lambda s: s is not statement, self.frame.block.body)
         trivial = all(isinstance(s, ir.Del | ir.Return) or _is_none_or_cast(s) for s in rest)
-        return trivial and "return" not in linecache.getline(self.frame.typed.filename, self.line)
+        return trivial and "return" not in linecache.getline(self.filename, self.line)
 
     def note(self, statement):
         """Tell the debugger the value of the variable that this statement has assigned."""
@@ -554,7 +568,7 @@ class Translator:
     # -- expressions ---------------------------------------------------------------------------------------------------
 
     def expression(self, target, expr, type_):
-        self.array_name = None if target.startswith("$") else target.split(".")[0]
+        self.array_name = None if target.startswith("$") else self.source_name(target.split(".")[0])
         handler = getattr(self, f"expr_{expr.op}", None)
         if handler is None:
             self.unsupported(_REFUSED.get(expr.op, f"`{expr}`"))
@@ -1045,6 +1059,10 @@ def _is_hidden(statement):
     value = statement.value
     same = isinstance(value, ir.Var) and value.unversioned_name == statement.target.unversioned_name
     return same or isinstance(value, ir.Arg)
+
+
+def _is_of_a_library(filename):
+    return filename in LIBRARIES or _NUMBA_FILES.search(filename) is not None
 
 
 def _is_none_or_cast(statement):
