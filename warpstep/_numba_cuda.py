@@ -9,7 +9,6 @@ and moves between releases. With a new numba-cuda this is the file to adapt. It 
 import contextlib
 
 import warpstep._compilers
-from warpstep._numba_cuda_quick import quick_passes
 from warpstep._without_cuda import bindings_version
 
 # isort: split
@@ -18,6 +17,9 @@ from numba.cuda.core import config
 if config.ENABLE_CUDASIM:
     raise ImportError("NUMBA_ENABLE_CUDASIM puts Numba's simulator in place of numba.cuda: unset it to use gpukit")
 
+from warpstep._numba_cuda_quick import quick_passes
+
+# isort: split
 # Public
 import llvmlite.binding as llvm_binding
 import numba
