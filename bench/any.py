@@ -28,8 +28,10 @@ __all__ = ["add_options", "distribution", "measure", "measure_part", "ratios_of"
 
 #: Repetitions of each function for the device's time; and for a call, and calls of one repetition.
 REPEAT, CALLS, CALL_REPEAT = 7, 5, 7
-#: Seconds below which there are more repetitions: single ones differ by a tenth there.
+#: Seconds below which there are more repetitions: single ones differ by a tenth there. For a call, all of them together
+#: would last two milliseconds otherwise, in which the processor may change its clock.
 SHORT, SHORT_REPEAT = 15e-6, 25
+SHORT_CALL, SHORT_CALL_REPEAT = 100e-6, 41
 LOWEST = 10
 #: Processes, unless more are asked for.
 MAX_JOBS = 8
@@ -129,19 +131,24 @@ def measure_part(part: int, jobs: int, drawn: list, stop: float | None, lock: st
 
 
 def _call_times(runs: dict[str, Callable]) -> dict[str, list[float]]:
-    """Time calls with the wait for their results, in turns."""
+    """Time calls with the wait for their results, in turns, every second one in the opposite order."""
+    first = [_seconds_of_calls(run) for run in runs.values()]  # not counted
+    repeat = SHORT_CALL_REPEAT if min(first) < SHORT_CALL else CALL_REPEAT
     samples: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(CALL_REPEAT + 1):
-        for name, run in runs.items():
-            run()  # not counted: the function before it has filled the processor's caches
-            cuda.synchronize()
-            began = time.perf_counter()
-            for _ in range(CALLS):
-                run()
-                cuda.synchronize()
-            if turn:
-                samples[name].append((time.perf_counter() - began) / CALLS)
+    for turn in range(repeat):
+        for name in runs if turn % 2 else reversed(runs):
+            samples[name].append(_seconds_of_calls(runs[name]))
     return samples
+
+
+def _seconds_of_calls(run: Callable) -> float:
+    run()  # not counted: the function before it has filled the processor's caches
+    cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(CALLS):
+        run()
+        cuda.synchronize()
+    return (time.perf_counter() - began) / CALLS
 
 
 def run(options) -> int:
