@@ -444,14 +444,14 @@ def make_array_in(like, give_back: Callable[[Any], Any]) -> Callable[[Any], Any]
 
     # Loans have all but two attributes from their class: to set them would take longer than all else.
     shared = vars(MemoryPointer(like.gpu_data.context, None, like.alloc_size))
-    own = {"handle": property(attrgetter("device_pointer")), "__del__": go_back}
-    loan_class = type("Loan", (MemoryPointer,), shared | own)
+    further = {"handle": property(attrgetter("device_pointer")), "__del__": go_back}
+    loan_class = type("Loan", (MemoryPointer,), shared | further)
 
     def make(block):
         array, loan = new(kind), new(loan_class)
         loan.block, loan.device_pointer = block, block[0]
-        array.__dict__.update(attributes)
-        array.gpu_data = loan
+        array.__dict__ = own = attributes.copy()
+        own["gpu_data"] = loan
         return array
 
     return make
