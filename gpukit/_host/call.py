@@ -25,14 +25,19 @@ everything down; the planner checks the arguments and returns the launches::
   in settings. It must decide by these alone, and launch nothing itself.
 - ``problem.work`` has memory that launches leave to each other: ``work.take("partials", size, dtype)``, or
   ``work.zeros(count)`` for counters. It is the stream's: a later call uses the same memory.
+- ``problem.table(values)`` is a NumPy array on the device. Where a planner copies one itself, a CUDA graph cannot
+  record the call: it makes the launches when the copy is gone.
 - What a call must do on the stream beside its launches, such as an upload that a launch reads, goes with ``call`` into
   one ``with state_of(stream_of(stream)).lock:``.
 - The planner of a composed function passes ``problem.work`` on to those that plan its parts.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from gpukit._host.arrays import as_device_array, is_captured, library_of, span, stream_for
 from gpukit._host.kernel_cache import keep_compiled
@@ -182,6 +187,14 @@ class Problem:
         self._copies += copy_launches(array, copy, self.stream)
         return copy
 
+    def table(self, values: np.ndarray) -> Any:
+        """An array on the device that launches read and do not write."""
+        if not self.work.recorded:
+            return cuda.to_device(values, stream=self.stream)
+        array = _lasting_table(cuda.get_current_device().id, values.tobytes(), values.dtype.str)
+        self.work.buffers["table", len(self.work.buffers)] = array
+        return array
+
     def output(self, shape: tuple, dtype=None, *, keep: bool = False, like=None) -> Any:
         """Declare the result of the call; gives the C-contiguous device array that the kernels write.
 
@@ -207,6 +220,15 @@ class Problem:
             return self.out
         key = key if self.repeatable else None
         return launch(self._copies + launches, self.inputs, self._outputs, key, CACHE, self.work)
+
+
+@functools.cache
+def _lasting_table(device: int, values: bytes, dtype: str):
+    """A table for CUDA graphs. Nobody knows when the last one is gone that reads it, so it is kept."""
+    stream = cuda.stream()  # the copy is no part of a graph
+    array = cuda.to_device(np.frombuffer(values, dtype), stream=stream)
+    stream.synchronize()
+    return array
 
 
 def launch(

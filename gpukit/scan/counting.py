@@ -519,7 +519,7 @@ def _histogram(problem: Problem):
     launch = configure_quietly(kernel, blocks, threads, problem.stream, (slots * copies + further) * 4)
     zeros = problem.work.zeros(2 + 2 * (bins if few else 0))
     work = zeros[2:].view(np.uint64), zeros[:1]
-    on_device, shift = cuda.to_device(edges, stream=problem.stream), max(0, copies.bit_length() - 1)
+    on_device, shift = problem.table(edges), max(0, copies.bit_length() - 1)
     counting = launch, (x, out, *work, on_device, bins, shift, few, *numbers)
     return [counting] if few else [clearing, counting]
 
