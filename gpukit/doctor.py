@@ -190,7 +190,7 @@ def report(machine: dict, problems: list[Problem]) -> str:
         ("CUDA", _describe_toolkit(machine["toolkit"])),
         ("Backend", f"{backend['name']}: {backend['reason']}" if backend else "none"),
         ("Kernel", _describe_kernel(machine["kernel"])),
-        ("Cache", _describe_cache(machine["cache"])),
+        ("Cache", _describe_cache(machine["cache"], backend)),
         ("Packages", "\n".join(f"{name} {version}" for name, version in packages.items())),
         ("numba.cuda", machine["numba_cuda"]["implementation"] if machine["numba_cuda"] else "cannot be imported"),
         ("Settings", "\n".join(f"{name}={value}" for name, value in machine["environment"].items()) or "none"),
@@ -651,12 +651,15 @@ def _describe_toolkit(toolkit):
     return "\n".join(lines)
 
 
-def _describe_cache(cache):
+def _describe_cache(cache, backend):
     if not cache["folder"]:
         return "none: kernels are compiled by each process"
     if not cache["private"]:
         return f"{cache['folder']} is not used: others own it or may write to it"
-    return f"{cache['kernels']} compiled kernels, {cache['bytes'] / 2**20:.1f} MiB, in {cache['folder']}"
+    text = f"{cache['kernels']} compiled kernels, {cache['bytes'] / 2**20:.1f} MiB, in {cache['folder']}"
+    if backend and backend["name"] == "gpu":
+        text += "\n`gpukit compile matmul reduce` adds those for all shapes, so that no call compiles one"
+    return text
 
 
 def _describe_kernel(kernel):

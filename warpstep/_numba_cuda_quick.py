@@ -4,6 +4,7 @@ It is internal to numba-cuda, as what `_numba_cuda` has. With a new numba-cuda t
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+import collections
 import contextlib
 import functools
 import inspect
@@ -13,13 +14,14 @@ from typing import Any
 from llvmlite import ir as llvm
 from numba.core import ir as core_ir
 from numba.core.types.functions import BaseFunction
-from numba.cuda import compiler, types, utils
-from numba.cuda.core import base, config, event, inline_closurecall, ir, postproc, transforms
+from numba.cuda import compiler, lowering, types, typing, utils
+from numba.cuda.core import analysis, base, config, event, inline_closurecall, ir, postproc, transforms
 from numba.cuda.core.compiler_machinery import PassManager, _pass_registry
 from numba.cuda.core.errors import NumbaError
 from numba.cuda.core.rewrites import rewrite_registry
 from numba.cuda.core.targetconfig import ConfigStack
 from numba.cuda.core.typed_passes import NopythonRewrites
+from numba.cuda.typing.builtins import NumberClassAttribute
 
 #: Passes after which nobody reads the IR.
 LAST_PASSES = compiler.CreateLibrary, compiler.CUDANativeLowering, compiler.CUDABackend
@@ -33,9 +35,10 @@ def quick_passes(types_only: bool = False):
 
     After each pass it looks for the variables that live at the start of each block, and for loops with several ways
     back. For each operation it asks about 20 functions in turn whether they take its operands. For each index that is
-    no constant it finds the path of the source, for an error that is caught. It reads its settings for each function
-    that a kernel calls, and has LLVM parse a module for the size of each variable, for debuggers. Twice it writes down
-    where variables are used last, for rewrites of what kernels rarely have: functions in functions, and lists.
+    no constant it finds the path of the source, for an error that is caught. For each function that a kernel calls it
+    reads its settings, and asks 40 lists for what they have got since. It has LLVM parse a module for the size of each
+    variable, for debuggers. Twice it writes down where variables are used last, for rewrites of what kernels rarely
+    have: functions in functions, and lists.
 
     ``types_only``: no code is generated, so it does not matter where a variable is last used.
     """
@@ -57,7 +60,8 @@ def quick_passes(types_only: bool = False):
 
 _run, _type_call, _find_path = postproc.PostProcessor.run, BaseFunction.get_call_type, ir.Loc._get_path
 _run_pass, _rewrite, _size_of = PassManager._runPass, NopythonRewrites.run_pass, base.BaseContext.get_abi_sizeof
-_inline = inline_closurecall.InlineClosureCallPass.run
+_inline, _convert = inline_closurecall.InlineClosureCallPass.run, NumberClassAttribute.resolve___call__
+_find_single = lowering.Lower._find_singly_assigned_variable
 #: Signatures of operators and other functions that are no overloads: those are compiled, which depends on more. What a
 #: function takes may depend on the compute capability.
 _signatures: dict = {}
@@ -67,6 +71,8 @@ _paths: dict = {}
 _parameters: Any = weakref.WeakKeyDictionary()
 #: {LLVM type: bytes}
 _sizes: dict = {}
+#: Types of the classes of numbers as functions. Numba makes another one for each ``float32(x)``, and types that anew.
+_conversions: dict = {}
 
 
 # -- passes ----------------------------------------------------------------------------------------
@@ -143,6 +149,23 @@ def _rewrite_if_any(self, state):
     return True if known and not strings and not lists else _rewrite(self, state)
 
 
+def _find_single_at_once(self):
+    """Find the variables that are assigned once, and used in that block only, in one walk over all blocks."""
+    function = self.func_ir
+    if function.func_id.is_generator:
+        _find_single(self)
+        return
+    found, allocated = analysis.compute_use_defs(function.blocks), analysis.must_use_alloca(function.blocks)
+    defined = collections.Counter(name for names in found.defmap.values() for name in names)
+    used = allocated.union(*found.usemap.values())
+    self._singly_assigned_vars, self._blk_local_varmap = set(), {}
+    for label, names in found.defmap.items():
+        times = collections.Counter(one.target.name for one in self.blocks[label].find_insts(ir.assign_types))
+        self._singly_assigned_vars |= {
+            name for name in names if times[name] == 1 and defined[name] == 1 and name not in used
+        }
+
+
 # -- answers that are kept -------------------------------------------------------------------------
 
 
@@ -182,6 +205,30 @@ def _size_once(self, type_):
     return _sizes[type_]
 
 
+def _convert_once(self, class_):
+    key = self, class_
+    if key not in _conversions:
+        _conversions[key] = _convert(self, class_)
+    return _conversions[key]
+
+
+def _refresher(refresh):
+    """Read the lists of functions, attributes and more only where one has become longer."""
+
+    def refresh_if_longer(self):
+        length = _length_of(self)
+        if self.__dict__.get("length_read") != length:
+            refresh(self)
+            self.length_read = _length_of(self)
+
+    return refresh_if_longer
+
+
+def _length_of(context):
+    loaders = context._registries.items()
+    return sum(len(getattr(registry, name)) for registry, loader in loaders for name in loader.registry_items)
+
+
 #: How the variables of a part of an instruction are found, by the part's type.
 VARIABLE, INSTRUCTION, SEQUENCE, MAPPING, NOTHING = range(5)
 
@@ -215,10 +262,14 @@ _QUICK = {
     (postproc.PostProcessor, "run"): (_run, _run_without_generators),
     (inline_closurecall.InlineClosureCallPass, "run"): (_inline, _inline_if_any),
     (NopythonRewrites, "run_pass"): (_rewrite, _rewrite_if_any),
+    (lowering.Lower, "_find_singly_assigned_variable"): (_find_single, _find_single_at_once),
+    (NumberClassAttribute, "resolve___call__"): (_convert, _convert_once),
     (BaseFunction, "get_call_type"): (_type_call, _type_call_once),
     (ir.Loc, "_get_path"): (_find_path, _find_path_once),
     (ir.Inst, "_rec_list_vars"): (ir.Inst._rec_list_vars, _list_vars_quickly),
     (utils, "pysignature"): (utils.pysignature, _find_parameters_once),
     (base.BaseContext, "get_abi_sizeof"): (_size_of, _size_once),
+    (base.BaseContext, "refresh"): (base.BaseContext.refresh, _refresher(base.BaseContext.refresh)),
+    (typing.BaseContext, "refresh"): (typing.BaseContext.refresh, _refresher(typing.BaseContext.refresh)),
     (config, "reload_config"): (config.reload_config, lambda: None),
 }

@@ -266,6 +266,7 @@ def test_one_problem_and_the_command_that_fixes_it(case):
 def test_nothing_to_fix(well):
     assert doctor.diagnose(well) == []
     assert doctor.report(well, []).endswith("Work can start.")
+    assert ("gpukit compile" in doctor.report(well, [])) == (well["backend"]["name"] == "gpu")
 
 
 def test_problems_that_block_come_first():

@@ -39,6 +39,11 @@ def closures(x, out):
     out[0] = add(x[0])
 
 
+def conversions(x, out):
+    for i in range(np.uint32(3)):
+        out[i] = np.float32(x[np.int32(i)]) + np.float32(i) + np.float64(1)
+
+
 def reductions(x, out):
     out[0] = functools.reduce(operator.add, (x[0], x[1], x[2]))
 
@@ -62,6 +67,7 @@ def fields(x, out):
     [
         (loops, NUMBERS),
         (closures, NUMBERS),
+        (conversions, NUMBERS),
         (reductions, NUMBERS),
         (lists, NUMBERS),
         (comprehensions, NUMBERS),
