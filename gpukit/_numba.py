@@ -222,7 +222,7 @@ def _compiler():
 
 
 def pack_compiled(compiled) -> tuple[dict, bytes, bytes]:
-    """Take a compiled kernel apart: what JSON can hold, machine code, and compressed LLVM IR.
+    """Take a compiled kernel apart: what JSON can hold; compressed: machine code, and LLVM IR.
 
     Raises
     ------
@@ -252,7 +252,7 @@ def pack_compiled(compiled) -> tuple[dict, bytes, bytes]:
             "lto": library._lto,
         },
     }
-    return head, cubin.code, zlib.compress(json.dumps(library.llvm_strs).encode(), 1)
+    return head, zlib.compress(cubin.code), zlib.compress(json.dumps(library.llvm_strs).encode())
 
 
 def unpack_compiled(parts: tuple[dict, bytes, bytes], argument_types: tuple) -> Any:
@@ -262,7 +262,7 @@ def unpack_compiled(parts: tuple[dict, bytes, bytes], argument_types: tuple) -> 
     from numba.cuda.dispatcher import _Kernel
 
     head, cubin, text = parts
-    codes = {tuple(head["capability"]): ObjectCode.from_cubin(cubin)}
+    codes = {tuple(head["capability"]): ObjectCode.from_cubin(zlib.decompress(cubin))}
     no_others = {"llvm_strs": None, "ptx_cache": {}, "linkerinfo_cache": {}, "nrt": False, "codegen": None}
     library = _kept_library()._rebuild(cubin_cache=codes, **no_others, **head["library"])
     library.text = text
