@@ -133,6 +133,8 @@ def checked_operations(op: Any, dtype: np.dtype, known: tuple[str, ...]) -> tupl
         raise TypeError(f"op[0] is {describe(op[0])}; it must take two numbers")
     elif not isinstance(op[1], bool | np.bool_):
         check_number("op[1]", op[1])
+        if dtype.kind in "iu" and not float(op[1]).is_integer():
+            raise ValueError(f"op[1] is {describe(op[1])}; it must be a whole number, as the elements are")
     try:
         return make_operations(op, dtype)
     except (OverflowError, TypeError) as error:

@@ -457,7 +457,7 @@ def sort(
     axis : int or None
         The axis to sort along, the last one unless given. None sorts all elements, and gives one dimension.
     descending : bool
-        Sort in decreasing order, NaN first, as ``torch.sort(x, axis, descending=True, stable=True)`` does.
+        Sort in decreasing order, NaN first, as ``torch.sort(x, dim=axis, descending=True, stable=True)`` does.
     out : array, optional
         For the result: like ``values`` if they are given, else like ``x``. On the device it must not share memory with
         either.

@@ -482,6 +482,10 @@ def test_a_broadcast_array_that_fits_into_no_device_is_not_copied_first(call, mo
         call()
 
 
+def larger(a, b):
+    return max(a, b)
+
+
 REFUSED = [
     (lambda: matmul.matmul(A, B, alpha=10**400), ValueError, "alpha is beyond the range of float64"),
     (lambda: resize.blob(IMAGE, (2, 2), mean=10**400), ValueError, "mean is beyond the range of float64"),
@@ -515,6 +519,8 @@ REFUSED = [
         TypeError,
         "x has dtype int64; it must be float16 or .* or bfloat16",
     ),
+    (lambda: reduce.reduce(np.arange(3), op=(larger, float("nan"))), ValueError, r"op\[1\] is nan; .* whole number"),
+    (lambda: scan.scan(np.arange(3), op=(larger, 0.5)), ValueError, r"op\[1\] is 0.5; it must be a whole number"),
     (lambda: reduce.reduce(A, stream="s"), TypeError, "stream is 's'; it must be None or a CUDA stream"),
     (lambda: reduce.reduce(A.astype(">f4")), TypeError, "x has dtype >f4; .* in native order"),
     (
