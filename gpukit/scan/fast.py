@@ -260,7 +260,7 @@ def make_tiles(operation, vector, rounds, threads, exclusive, count, staged=Fals
     scan_rounds = make_scan_rounds(operation, vector, rounds, pitch=pitch)
     read = (make_stage if staged else make_take)(operation, vector, rounds, pitch)
     scan_warps, look_back = make_scan_warps(operation), make_look_back(operation)
-    collect, alone = make_collect(operation), count == "one"
+    collect, alone, few = make_collect(operation), count == "one", count == "few"
 
     @cuda.jit(max_registers=registers_of(operation, staged))
     def tiles(x, out, words, n, tiles_of_row, resident):
@@ -287,7 +287,7 @@ def make_tiles(operation, vector, rounds, threads, exclusive, count, staged=Fals
         last = tid % uint64(WARP) == uint64(WARP - 1)
         before, _, total = scan_warps(lane_total if last else accumulator(identity))
         if not alone:
-            if count == "few":
+            if few:
                 _, _, prefix = scan_warps(collect(words, row, part, uint64(tiles_of_row), drawn[1], total))
             else:
                 if tid < uint64(WARP):
@@ -510,6 +510,8 @@ def make_columns(operation, vector, loads, exclusive, part):
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     load, write = make_load(vector), _make_write(operation, vector, exclusive)
+    # Numba would compile a comparison of strings, which takes longer than all else.
+    begins_with_rest, adds_those_before, only_amounts = (part == name for name in ("rest", "scan", "amounts"))
 
     @cuda.jit
     def columns(x, out, amounts, outer, n, inner, rows):
@@ -524,8 +526,8 @@ def make_columns(operation, vector, loads, exclusive, part):
         column, share = (i - o * across) * uint64(vector), uint64(cuda.blockIdx.y)
         place = (share * uint64(outer) + o) * inner + column
         for v in range(vector):
-            total[v] = amounts[place + uint64(v)] if part == "rest" else accumulator(identity)
-        if part == "scan":
+            total[v] = amounts[place + uint64(v)] if begins_with_rest else accumulator(identity)
+        if adds_those_before:
             for s in range(share):
                 at = (uint64(s) * uint64(outer) + o) * inner + column
                 for v in range(vector):
@@ -540,10 +542,10 @@ def make_columns(operation, vector, loads, exclusive, part):
                     held[k, v] = accumulator(values[v])
             for k in range(loads):
                 if uint64(k) <= last:
-                    write(out, at, held, k, total, part != "amounts")
+                    write(out, at, held, k, total, not only_amounts)
                     at += inner
             row += uint64(loads)
-        if part == "amounts":
+        if only_amounts:
             for v in range(vector):
                 amounts[place + uint64(v)] = total[v]
 
