@@ -186,6 +186,13 @@ def test_a_float64_kernel_is_left_alone(types):
     assert {c for _, c in check(text.replace("jit", "jit('void(f4[:], f4[:])')"))} == {"GK101", "GK102"}
 
 
+def test_a_range_of_its_own_for_each_thread():
+    body = "i = cuda.grid(1)\nend = min((i + 1) * 8, x.size)\nfor k in range({}, {}):\n    out[k] = x[k] + out[k]"
+    assert "GK203" not in kernel(body.format("i * 8", "end"))
+    assert "GK203" not in kernel(body.format("i * 8", "(i + 1) * 8"))
+    assert "GK203" in kernel("i = cuda.grid(1)\nfor k in range(i * 8, x.size):\n    out[k] = x[k] + out[k]")
+
+
 # -- bounds, threads, constants ----------------------------------------------------------------------------------------
 
 
@@ -274,6 +281,7 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "a.py").write_text(IMPORTS + EXAMPLES["GK304"][1][0])
     (tmp_path / ".hidden").mkdir()
     (tmp_path / ".hidden" / "b.py").write_text("from numba import cuda\ncuda.jit(")
+    (tmp_path / "gone.py").symlink_to("nowhere.py")
     return tmp_path
 
 

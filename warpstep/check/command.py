@@ -103,7 +103,7 @@ def _files(path):
     for folder, folders, names in os.walk(path):
         folders[:] = sorted(f for f in folders if f not in _SKIPPED and not f.startswith("."))
         found += [Path(folder, name) for name in sorted(names) if name.endswith((".py", ".ipynb"))]
-    return found
+    return [file for file in found if file.exists()]  # no links to what is not there
 
 
 def _check(file):

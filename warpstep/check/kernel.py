@@ -259,9 +259,11 @@ class Walk:
         return Value("int", 64, tags=tags, raw=raw, linear=atom(f"{name}@{node.lineno}"))
 
     def _check_range(self, node, call, bounds):
-        """GK203: each thread goes on to the end, from its own number, and writes what it passes."""
+        """GK203: each thread goes on to the end, which is the same for all, and writes what it passes."""
         is_one = len(bounds) == 2 or (len(bounds) == 3 and bounds[2].const == 1)
         if not is_one or not {"t0", "b0"} <= bounds[0].raw or not isinstance(node.target, ast.Name):
+            return
+        if bounds[1].tags:  # a piece of its own for each thread
             return
         start, used = call.args[0], []
         if isinstance(start, ast.Name):
