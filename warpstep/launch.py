@@ -5,9 +5,11 @@ A launch runs the grid in batches of consecutive blocks, so memory stays bounded
 
 import functools
 import inspect
+import linecache
 import math
 import os
 import sys
+import traceback
 import weakref
 from bdb import BdbQuit
 from collections.abc import Callable, Sequence
@@ -43,7 +45,7 @@ from warpstep.errors import KernelError, UnsupportedError
 from warpstep.inspection import InspectedKernel, InspectedOverload
 from warpstep.integers import ceil_div
 from warpstep.machine import pes
-from warpstep.machine.batch import Batch
+from warpstep.machine.batch import Batch, short_path
 from warpstep.machine.progress import Switch
 from warpstep.machine.turns import Turns
 from warpstep.stack import with_room
@@ -197,7 +199,7 @@ class Kernel(InspectedKernel):
         """Infer the types of the kernel and lower it; returns the program."""
         try:
             typed = infer(self, argument_types, types.void, **options)
-        except NUMBA_ERRORS as error:
+        except (UnsupportedError, *NUMBA_ERRORS) as error:
             # The frames between here and the error are the compiler's, of no use to the author of the kernel.
             raise error.with_traceback(None) from None
         except RecursionError:
@@ -207,6 +209,9 @@ class Kernel(InspectedKernel):
                 f"branch, and sys.getrecursionlimit() is {limit}. Raise the limit with sys.setrecursionlimit(), or "
                 "split the kernel; functions with inline=True add their branches to it"
             ) from None
+        except Exception as error:
+            error.add_note(f"numba-cuda could not infer the types of {self.py_func.__name__}{_line_of(error)}")
+            raise error.with_traceback(None) from None
         return lower(typed, options, debugging)
 
     def specialize(self, *args) -> "Kernel":
@@ -311,6 +316,17 @@ class Kernel(InspectedKernel):
                 f"{declared}"
             )
         return self.overloads[fitting[0]]
+
+
+def _line_of(error):
+    """The line of the source at which the compiler failed, from what its frames worked on; "" if none has one."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for frame in reversed(frames):
+        place: Any = getattr(frame.f_locals.get("self"), "loc", None)
+        if getattr(place, "line", None):
+            code = linecache.getline(place.filename, place.line).strip()
+            return f"\n  {short_path(place.filename)}:{place.line}" + (f"\n    {code}" if code else "")
+    return ""
 
 
 _emulated = weakref.WeakKeyDictionary()

@@ -506,3 +506,19 @@ def test_a_function_of_another_file_that_numba_inlines_keeps_its_place_and_names
     with pytest.raises(KernelError, match=r"helpers_of_a_kernel\.py:14\n    return x\[i \+ 1\]") as info:
         kernel[1, 32](*arguments)
     assert (info.value.filename, info.value.line) == (str(helpers), 14)
+
+
+def test_an_error_inside_of_the_compiler_is_shown_with_the_line_it_was_at():
+    @cuda.jit(device=True)
+    def heat(cell):
+        cell["temperature"] = 1
+
+    @cuda.jit
+    def kernel(cells):
+        heat(cells[cuda.grid(1)])
+
+    with pytest.raises(KeyError, match="temperature") as info:
+        kernel[1, 1](np.zeros(1, [("warmth", np.float32)]))
+    line = heat.py_func.__code__.co_firstlineno + 2
+    (note,) = info.value.__notes__
+    assert "types of kernel" in note and note.endswith(f'test_emulator_errors.py:{line}\n    cell["temperature"] = 1')
