@@ -178,8 +178,9 @@ TENSOR_SPEEDS = {
         Speed(ShallowTile(64, 64, 32), 6, 0.45, 1.4, 0.8, 1),
         Speed(ShallowTile(32, 128, 32), 6, 0.45, 1.4, 0.8, 1),
         Speed(ShallowTile(16, 256, 32), 6, 0.45, 1.4, 0.8, 1),
+        Speed(ShallowTile(64, 64, 64), 6, 0.55, 1.6, 0.8, 1),
         Speed(ShallowTile(16, 16, 32, True), 40, 0.044, 0.62, 1.2, 1),
-        Speed(ShallowTile(16, 16, 64, True), 32, 0.06, 2.1, 0.6, 1),
+        Speed(ShallowTile(16, 16, 64, True), 32, 0.06, 0.95, 0.6, 1),
         Speed(ShallowTile(16, 32, 64, True), 24, 0.11, 0.84, 0.6, 1),
         Speed(SlicedTile(16, 16, 8, 1), 4, 0.79, 0.65, 0.4, 1),
         Speed(SlicedTile(16, 16, 4, 2), 5, 0.75, 1.2, 0.5, 1),
@@ -191,10 +192,12 @@ MAX_FEW = max(speed.tile.columns for speed in TENSOR_SPEEDS["few"])
 #: Slices of K that groups of warps may cut, and the share of multiprocessors that clusters of so many blocks find room
 #: on.
 SLICES = {1: 1.0, 2: 1.0, 3: 0.84, 4: 0.91, 8: 0.85}
-#: Microseconds of a launch, more with clusters, of the second launch that adds up parts, and of each part in it.
-LAUNCH, CLUSTER, SUM, SUM_PART = 4.0, 1.3, 3.0, 0.02
-#: Where the last block of a tile adds up parts: microseconds, bytes per microsecond, microseconds a part (small tiles).
-JOIN, JOIN_BYTES, JOIN_PART = 2.0, 7e4, 0.1
+#: Microseconds of a launch, more with clusters, of the second launch that adds up parts, and of each part in it up to a
+#: number of them; more threads divide more parts.
+LAUNCH, CLUSTER, SUM, SUM_PART, MAX_SUM_PARTS = 4.0, 1.3, 3.0, 0.02, 128
+#: Where the last block of a tile adds up parts: microseconds, bytes per microsecond, microseconds a part (small tiles),
+#: and the most of them there.
+JOIN, JOIN_BYTES, JOIN_PART, MAX_JOINED = 2.0, 7e4, 0.1, 32
 SLICED_JOIN, SLICED_JOIN_PART = 1.5, 0.03
 #: Where the blocks of a cluster add up slices: microseconds, and bytes per microsecond.
 SLICE, SLICE_BYTES = 1.0, 8e4
@@ -203,8 +206,11 @@ SLICE, SLICE_BYTES = 1.0, 8e4
 LINES, MAX_SHARE = 1.1e5, 2.0
 #: Microseconds of a row of a tile that lies outside of its matrix, and is filled with zeros.
 ZERO = 0.003
-#: Bytes per microsecond of matrices in memory, and of parts, which stay in the L2 cache if they are small.
+#: Bytes per microsecond of matrices in memory, and of parts of one, which stay in the L2 cache if they are small.
 MEMORY, PARTS = 2.6e6, 6e6
+#: Bytes of matrices that the L2 cache keeps; of larger ones, bytes per microsecond of float32, and what all tiles of
+#: float64 copy with K in parts.
+CACHED, LARGE, COPIED = 64 << 20, 3.4e6, 5.5e6
 #: What groups of warps reach, together and on each multiprocessor.
 STREAM, STREAM_ALONE = 3.3e6, 5.2e4
 #: That of operands whose rows begin at multiples of a line, and lie along K.
@@ -224,10 +230,11 @@ COPY_ROWS, COPY_ROWS_BYTES = 3.0, 3.9e6
 TURN_LAST_GAIN, TURN_GAIN, TURN, TURN_BYTES, MAX_TURNED = 0.027, 0.066, 3.0, 3.5e6, 1 << 27
 #: The share that `gpukit.matmul.streamed.streamed` saves where both operands lie across K.
 STREAM_GAIN = 0.045
-#: Limits on cutting K: parts, elements of all parts, steps of a part, matrices.
-MAX_PARTS, MAX_ELEMENTS, MIN_STEPS, MAX_MATRICES = 96, 16 << 20, 2, MAX_GRID_YZ
+#: Limits on cutting K: parts, elements of all parts, steps of a part, matrices; the steps of one of more parts.
+MAX_PARTS, MAX_ELEMENTS, MIN_STEPS, MAX_MATRICES, MIN_LONG_STEPS = 96, 16 << 20, 2, MAX_GRID_YZ, 16
 #: Share of a step that does not shorten if lanes load several elements at a time. Tiles have the times of single ones.
-ALWAYS = 0.2
+#: By so many times the first step a further one of a `ShallowTile` takes longer.
+ALWAYS, LATER = 0.2, 1.1
 #: Of an axis.
 MAX_SIZE = 2**31 - 1
 #: Tiles of `SPEEDS` for which a result is cut in two pieces, and the factor by which these must be faster. On an H200
@@ -274,14 +281,19 @@ def predict(
     if is_stream and blocks <= multiprocessors:
         work = max(work, ZERO * zeros)
     steps = ceil_div(ceil_div(k, tile.depth), parts * slices)
+    waits = speed.latency * (steps + (LATER * (steps - 1) if isinstance(tile, ShallowTile) else 0))
     rounds, last = divmod(ceil_div(blocks, multiprocessors), speed.resident)
-    time = rounds * (max(speed.resident * work, speed.latency) * steps + rest)
+    time = rounds * (max(speed.resident * work * steps, waits) + rest)
     if last:
-        time += max(last * work, speed.latency) * steps + rest
-    nbytes = itemsize * batch * (m * k + k * n + m * n) if nbytes is None else nbytes
-    memory = nbytes / (min(STREAM, STREAM_ALONE * min(blocks, multiprocessors)) if is_stream else MEMORY)
+        time += max(last * work * steps, waits) + rest
+    moved = itemsize * batch * (m * k + k * n + m * n) if nbytes is None else nbytes
+    is_large = nbytes is None and moved > CACHED
+    together = LARGE if is_large and isinstance(tile, Tile) else MEMORY
+    memory = moved / (min(STREAM, STREAM_ALONE * min(blocks, multiprocessors)) if is_stream else together)
+    if is_large and isinstance(tile, DoubleTile) and parts > 1:
+        memory = max(memory, tiles * batch * (tile.rows + tile.columns) * k * itemsize / COPIED)
     time = launch + (time**4 + memory**4) ** 0.25  # the longer of the two; more if they are close
-    return time + (_time_to_add(tile, itemsize, batch * m * n, parts) if parts * slices > 1 else 0)
+    return time + (_time_to_add(tile, itemsize, m * n, batch, parts, nbytes is None) if parts * slices > 1 else 0)
 
 
 def _loading(speed, widths):
@@ -325,9 +337,9 @@ def _costs(speed, n, blocks, multiprocessors, lines):
     return work, speed.rest + stores, launch + NARROW_GROUPS * unaligned
 
 
-def _time_to_add(tile, itemsize, results, parts):
-    """Microseconds of adding up the parts of K, or its slices."""
-    if isinstance(tile, SmallTile):
+def _time_to_add(tile, itemsize, size, batch, parts, is_product):
+    """Microseconds of adding up the parts of K, or its slices; convolutions by groups of warps do that themselves."""
+    if isinstance(tile, SmallTile) and parts <= MAX_JOINED:
         return JOIN + JOIN_PART * parts
     if isinstance(tile, SlicedTile):
         return SLICED_JOIN + SLICED_JOIN_PART * parts
@@ -335,8 +347,10 @@ def _time_to_add(tile, itemsize, results, parts):
         nbytes = 4 * tile.rows * tile.columns
         if tile.slices > 1:
             return SLICE + nbytes * (tile.slices - 1) / tile.slices / SLICE_BYTES
-        return JOIN + nbytes * parts / JOIN_BYTES
-    return SUM + SUM_PART * parts + max(itemsize, 4) * results * (2 * parts + 1) / PARTS
+        if not is_product:
+            return JOIN + nbytes * parts / JOIN_BYTES
+    moved = max(itemsize, 4) * size * batch * (2 * parts + 1)
+    return SUM + SUM_PART * min(parts, MAX_SUM_PARTS) + moved / (PARTS if batch == 1 else MEMORY)
 
 
 def predicted_time(m: int, n: int, k: int, batch: int = 1, dtype: DTypeLike = np.float32) -> float:
@@ -397,11 +411,28 @@ def choices(
         if in_slices and isinstance(speed.tile, GroupTile):
             for tile in _slices_of(speed.tile, m, n, k, batch):
                 yield predict(speed._replace(tile=tile), m, n, k, batch, 1, multiprocessors, nbytes, access), tile, 1
+            for parts in _many_parts(speed, m, n, k, batch, multiprocessors, max(SLICES)):
+                yield predict(speed, m, n, k, batch, parts, multiprocessors, nbytes, access), speed.tile, parts
             continue
         steps = ceil_div(k, speed.tile.depth) // (1 if isinstance(speed.tile, SlicedTile) else MIN_STEPS)
         most = min(MAX_PARTS, MAX_ELEMENTS // (batch * m * n), steps)
-        for parts in range(1, max(1, most if batch <= MAX_MATRICES else 1) + 1):
+        counts = [*range(1, max(1, most if batch <= MAX_MATRICES else 1) + 1)]
+        if nbytes is None:
+            counts += _many_parts(speed, m, n, k, batch, multiprocessors, MAX_PARTS)
+        for parts in counts:
             yield predict(speed, m, n, k, batch, parts, multiprocessors, nbytes, access), speed.tile, parts
+
+
+def _many_parts(speed, m, n, k, batch, multiprocessors, more_than):
+    """Yield numbers of parts of a long K with which all multiprocessors have equally many blocks of a few tiles."""
+    tile = speed.tile
+    tiles = batch * _tiles(tile, m, n, (1.0, 1.0))[0]
+    if getattr(tile, "cluster", 1) > 1 or getattr(tile, "swapped", False) and m > tile.columns:
+        return
+    most = min(MAX_ELEMENTS // (batch * m * n), ceil_div(k, tile.depth) // MIN_LONG_STEPS)
+    for blocks in range(1, speed.resident + 1):
+        if more_than < multiprocessors * blocks // tiles <= most:
+            yield multiprocessors * blocks // tiles
 
 
 def _slices_of(tile, m, n, k, batch):

@@ -272,6 +272,8 @@ def make_copy_across(extent, tile, row, wide, itemsize=4):
     depth, width, stage = tile.depth, WIDEST // itemsize if wide else 1, tile.depth * extent
     copy = {1: copy_async, 2: copy_async2, 4: copy_async4}[width]
     at_once, per_row = tile.threads * width, extent // width
+    all_copy = at_once % extent == 0 or extent % at_once == 0
+    at_once = at_once if all_copy else at_once // extent * extent
     whole = stage % at_once == 0
 
     @cuda.jit(device=True, forceinline=True)
@@ -281,7 +283,7 @@ def make_copy_across(extent, tile, row, wide, itemsize=4):
         at = to + uint64(k * uint32(row) + c)
         for i in range(0, stage, at_once):
             down, across = i // extent, i % extent
-            if whole or k + down < depth:
+            if (whole or k + down < depth) and (all_copy or tid < uint32(at_once // width)):
                 inside = (uint32(first + k + down) < limit) & (uint32(c + across) < left)
                 source = start + uint64(pitch) * uint64(down) + uint64(across)
                 copy(tiles, at + uint64(down * row + across), matrix, source, inside)
@@ -521,8 +523,8 @@ def make_store_rows(tile):
 
 #: Threads of a block of `sum_parts`.
 SUM_THREADS = 256
-#: Groups of them that divide the parts, from this many parts on, of a result up to this many elements.
-GROUPS, GROUPS_MIN_PARTS, GROUPS_MAX_SIZE = 8, 12, 1 << 17
+#: Groups of them that divide the parts: (how many, fewest parts, most elements of the result).
+GROUPS = (32, 128, 1 << 15), (8, 12, 1 << 17)
 
 
 def choose_sum(
@@ -531,7 +533,8 @@ def choose_sum(
     """The `sum_parts` for ``count`` parts of (matrices, m, n) elements of so many bytes, and its blocks along x."""
     batch, m, n = shape
     width = 4 if n % 4 == 0 and itemsize == 4 else 1
-    groups = GROUPS if count >= GROUPS_MIN_PARTS and batch * m * n <= GROUPS_MAX_SIZE else 1
+    fitting = (groups for groups, fewest, most in GROUPS if count >= fewest and batch * m * n <= most)
+    groups = next(fitting, 1)
     return sum_parts(width, groups, adds, number, element), ceil_div(m * n, SUM_THREADS // groups * width)
 
 

@@ -41,7 +41,7 @@ class SmallTile(WarpTile):
 
 
 @functools.cache
-def small(tile, name, layout, parts, wide, scales=False):
+def small(tile, name, layout, is_total, wide, scales=False):
     """Make the kernel of out = a b for matrices in a batch, launched like that of `gpukit.matmul.warps.warps`.
 
     ``tile`` is a `SmallTile`; ``name`` is "float16" or "bfloat16". Rows, or columns, of ``a`` and ``b`` begin anywhere.
@@ -49,7 +49,8 @@ def small(tile, name, layout, parts, wide, scales=False):
     has the whole chunks of 16 bytes of ``a``, as uint32; ``sizes`` ends with the elements of ``a``, and of ``b``,
     before these.
     ``partials`` has tile.rows * tile.columns sums for each block, ``counters`` one number for each tile: blocks with a
-    part of K leave their sums there, and the last one of a tile adds them in the order of the parts.
+    part of K leave their sums there, and the last one of a tile adds them in the order of the parts. If ``is_total``,
+    ``out`` has the sums of each part of K instead.
     """
     rows, columns, warp_rows, warp_columns, _, nbytes = tile
     form = FORMATS[name]
@@ -65,7 +66,7 @@ def small(tile, name, layout, parts, wide, scales=False):
     put_a, put_b = make_put(tile, rows, along_a), make_put(tile, columns, along_b)
     at_a, at_b = make_at_a(tile, name, along_a), make_at_b(tile, name, along_b)
     read, multiply = make_read(tile, name, layout), make_multiply(tile, name)
-    store = make_store(tile, form, parts, wide, scales)
+    store = make_store(tile, form, is_total, wide, scales)
     pieces, area, step = depth // form.small, rows * columns, 4 * tile.threads
 
     @cuda.jit(launch_bounds=(tile.threads, 1))
@@ -114,7 +115,10 @@ def small(tile, name, layout, parts, wide, scales=False):
             # A thread comes back to this stage after the next barrier, when no warp reads it any more.
             stage = uint32(uint32(stage_size) - stage)
         cuda.syncthreads()
-        if order.parts.value == 1 or join(sums, partials, counters, number, z, part, order):
+        if is_total:
+            start = (uint64(z) * uint64(order.parts.value) + uint64(part)) * uint64(m)
+            store(out, factors, memory, sums, start, row + warp_row, col + warp_col, m, n)
+        elif order.parts.value == 1 or join(sums, partials, counters, number, z, part, order):
             store(out, factors, memory, sums, uint64(z) * m, row + warp_row, col + warp_col, m, n)
 
     @cuda.jit(device=True, forceinline=True)

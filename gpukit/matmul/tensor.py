@@ -28,7 +28,7 @@ from gpukit.matmul.align import (
     turn_bytes,
     turn_grid,
 )
-from gpukit.matmul.cost import MAX_FEW, TENSOR_SPEEDS, Access, choose_tensor, high_pays, tensor_time
+from gpukit.matmul.cost import MAX_FEW, MAX_JOINED, TENSOR_SPEEDS, Access, choose_tensor, high_pays, tensor_time
 from gpukit.matmul.fast import SUM_THREADS, choose_sum
 from gpukit.matmul.formats import FORMATS, Format
 from gpukit.matmul.maps import movable_map
@@ -133,15 +133,16 @@ def tensor_launches(flat: Flat, m: int, n: int, name: str, work):
     k = operands[0].columns if operands[0].along else operands[0].rows
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
     tile, parts = choose_tensor(m, n, k * form.itemsize, batch, multiprocessors, kind, _access_to(operands))
-    launches, summed = _group_launches, 1  # they add up the parts of K themselves
+    launches, summed = _group_launches, parts
     if isinstance(tile, SmallTile):
-        launches = _small_launches
+        # The last block of a tile adds up a few parts; many are for a launch of their own.
+        launches, summed = _small_launches, parts if parts > MAX_JOINED else 1
     elif isinstance(tile, ShallowTile):
         launches = _shallow_launches
     elif isinstance(tile, SlicedTile):
-        launches = _sliced_launches
+        launches, summed = _sliced_launches, 1
     elif isinstance(tile, WarpTile):
-        launches, summed = _warp_launches, parts
+        launches = _warp_launches
     turns = isinstance(tile, GroupTile) and is_turned(name, _layout_of(operands))
     # Short elements are stored in pairs where they are not scaled.
     scales = flat.alpha != 1 or flat.beta != 0 or address_of(flat.out) % 4 > 0
@@ -323,7 +324,7 @@ def _copy(rows: Rows, form: Format, way, purpose, work):
 
 def _group_launches(tile, name, sizes, operands, out, stores, factors, work):
     """One launch, whose blocks stay on their multiprocessors."""
-    m, n, k, _, batch = sizes
+    m, n, k, parts, batch = sizes
     if tile.swapped:
         operands, m, n = operands[::-1], n, m
     layout = _layout_of(operands)
@@ -335,7 +336,7 @@ def _group_launches(tile, name, sizes, operands, out, stores, factors, work):
     maps = [movable_map(array_of(rows), box, work) for rows, box in zip(operands, found_boxes, strict=True)]
     down, across, steps = tile.down(m), ceil_div(n, tile.columns), ceil_div(k, FORMATS[name].depth)
     inner = tuple(rows.inner or (ALL if rows.along else 1) for rows in operands)
-    order = make_order(down, across, steps, 1, batch, tuple(rows.rule for rows in operands), inner)
+    order = make_order(down, across, steps, parts, batch, tuple(rows.rule for rows in operands), inner)
     asides = tuple(
         np.uint32((rows.outer_step // rows.pitch if rows.along else rows.step) if rows.inner else 0)
         for rows in operands
@@ -373,7 +374,8 @@ def _small_launches(tile, name, sizes, operands, out, stores, factors, work):
     kernel = small(tile, name, _layout_of(operands), *stores)
     bits = [rows.flat.view(np.uint16) for rows in operands]
     heads, words = zip(*map(_chunks, bits), strict=True)
-    return _tile_launches(kernel, tile, name, sizes, operands, (*bits, *words), heads, out, factors, work, joins=True)
+    arrays, joined = (*bits, *words), 1 if stores[0] else sizes[3]
+    return _tile_launches(kernel, tile, name, sizes, operands, arrays, heads, out, factors, work, joined)
 
 
 def _shallow_launches(tile, name, sizes, operands, out, stores, factors, work):
@@ -385,7 +387,7 @@ def _shallow_launches(tile, name, sizes, operands, out, stores, factors, work):
 def _sliced_launches(tile, name, sizes, operands, out, stores, factors, work):
     widths, words = _words(tile, operands)
     kernel = sliced(tile, name, _layout_of(operands), stores[2], widths)
-    return _tile_launches(kernel, tile, name, sizes, operands, words, (), out, factors, work, joins=True)
+    return _tile_launches(kernel, tile, name, sizes, operands, words, (), out, factors, work, joined=sizes[3])
 
 
 def _words(tile, operands):
@@ -395,19 +397,19 @@ def _words(tile, operands):
     return tuple(widths), words
 
 
-def _tile_launches(kernel, tile, name, sizes, operands, arrays, heads, out, factors, work, joins=False):
-    """Make one launch, with a block for each tile and part of K."""
+def _tile_launches(kernel, tile, name, sizes, operands, arrays, heads, out, factors, work, joined=0):
+    """Make one launch, with a block for each tile and part of K. Blocks of some kernels add up so many parts."""
     m, n, k, parts, batch = sizes
     a, b = operands
     form = FORMATS[name]
     down, across, steps = ceil_div(m, tile.rows), ceil_div(n, tile.columns), ceil_div(k * form.itemsize, tile.depth)
     inner = a.inner or ALL, b.inner or ALL
     order, more = make_order(down, across, steps, parts, batch, (a.rule, b.rule), inner), ()
-    if joins:
-        held = int(order.tiles) * tile.rows * tile.columns if parts > 1 else 1
+    if joined:
+        held = int(order.tiles) * tile.rows * tile.columns if joined > 1 else 1
         more = (
             work.take("partials", held, dtype_of_type(form.total)),
-            work.zeros(down * across * batch if parts > 1 else 1),
+            work.zeros(down * across * batch if joined > 1 else 1),
         )
     intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
     blocks = tile.blocks(int(order.tiles)) if isinstance(tile, ShallowTile) else int(order.tiles)

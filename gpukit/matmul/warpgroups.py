@@ -143,7 +143,7 @@ def warpgroups(tile, name, layout, is_total, wide, scales=False):
     layout : str
         As of `gpukit.matmul.fast.fast`. int8 has "NT" only; "tf32" also "NN" and "TT", with one operand across K.
     is_total : bool
-        Whether the sums are stored as they are, in their own type.
+        Whether the sums are stored as they are, in their own type, those of each part of K.
     wide : bool
         Whether the rows of ``out`` are stored by 16 bytes: it is an array of uint32 then, but of float32 if the
         operands are `is_turned`. Otherwise, and if the kernel ``scales``, it has the elements' type.
@@ -230,7 +230,7 @@ def warpgroups(tile, name, layout, is_total, wide, scales=False):
                 increase_registers(232)
             parity = uint32(0)
             while number < order.tiles:
-                z, _, row, col, step, last = place(number, order)
+                z, part, row, col, step, last = place(number, order)
                 step, last = slice_of(step, last, slice_)
                 sums, stage, parity = multiply(tiles_a, tiles_b, full, free, stage, parity, uint32(last - step))
                 if slices > 1:
@@ -239,7 +239,10 @@ def warpgroups(tile, name, layout, is_total, wide, scales=False):
                 if owns(slice_):
                     sums = add_up(sums, partials, slice_)
                     row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
-                    store(out, factors, memory, sums, uint64(z) * uint64(m), row, col, m, n)
+                    start = uint64(z) * uint64(m)
+                    if is_total:
+                        start = (uint64(z) * uint64(order.parts.value) + uint64(part)) * uint64(m)
+                    store(out, factors, memory, sums, start, row, col, m, n)
                 number = uint32(number + uint32(cuda.gridDim.x))
         if cluster > 1:  # no block copies to another one, or arrives there, that has returned
             cluster_sync(True)

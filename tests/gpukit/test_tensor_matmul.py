@@ -239,9 +239,10 @@ def test_no_tile_has_a_finding(kind, place, name, order, capability, monkeypatch
     m, n, k = tile.rows + 4, tile.columns + 8, (getattr(tile, "stages", 6) + 2) * 128 // FORMATS[name].itemsize
     if kind == "few":
         m, n = n, m
-    if isinstance(tile, warpgroups.GroupTile) and tile.cluster == 1:
+    is_group = isinstance(tile, warpgroups.GroupTile)
+    if is_group and tile.cluster == 1:
         tile = tile._replace(slices=2)
-    monkeypatch.setattr(tensor, "choose_tensor", lambda *_: (tile, 2))
+    monkeypatch.setattr(tensor, "choose_tensor", lambda *_: (tile, 1 if is_group else 2))
     prefer(monkeypatch, kind)
     (a, wide_a), (b, wide_b) = random_matrix((m, k), name), random_matrix((k, n), name)
     with device.device(capability):
@@ -255,6 +256,36 @@ def test_no_tile_has_a_finding(kind, place, name, order, capability, monkeypatch
         for launch, arguments in matmul.steps("fast", *arrays, out, alpha=-2, beta=3, precision=precision):
             launch(*arguments)
     check(out, wide_a, wide_b, name, -2, 3, old)
+
+
+#: Kinds of tiles that leave parts of K to a launch of its own, the tile, how the operands lie, parts.
+PARTS = [
+    ("groups", 8, "float16", (0, 2, 1), 3),
+    ("groups", 6, "int8", (0, 1, 2), 2),
+    ("few", 2, "bfloat16", (0, 1, 2), 3),
+    ("across b", 4, "tf32", (0, 1, 2), 2),
+    ("small", 0, "bfloat16", (0, 2, 1), 33),
+]
+
+
+@pytest.mark.skipif(on_gpu(), reason="the emulator cannot read the maps of a GPU")
+@pytest.mark.parametrize(("kind", "place", "name", "order", "parts"), PARTS)
+def test_many_parts_of_a_long_k(kind, place, name, order, parts, monkeypatch):
+    """Two matrices, whose sums of all parts another launch adds up; the last part is shorter."""
+    tile = TENSOR_SPEEDS[kind][place].tile
+    depth = tile.depth // FORMATS[name].itemsize
+    m, n, k = 24, 40, parts * 2 * depth - depth // 4
+    monkeypatch.setattr(tensor, "choose_tensor", lambda *_: (tile, parts))
+    prefer(monkeypatch, kind)
+    (a, wide_a), (b, wide_b) = random_matrix((2, m, k), name), random_matrix((2, k, n), name)
+    arrays = laid_out(a, order), laid_out(b, order)
+    out = cuda.to_device(np.zeros((2, m, n), np.int32 if name == "int8" else a.dtype))
+    precision = "tf32" if name == "tf32" else "highest"
+    steps = matmul.steps("fast", *arrays, out, alpha=2, precision=precision)
+    assert [launch.dispatcher.py_func.__name__ for launch, _ in steps[-1:]] == ["sum_parts"]
+    for launch, arguments in steps:
+        assert gpukit.trace(launch, *arguments).findings == []
+    check(out, wide_a, wide_b, name, 2)
 
 
 @pytest.mark.skipif(on_gpu(), reason="a mistake is planted; the GPU would not come back")
