@@ -47,7 +47,7 @@ from gpukit.matmul.operands import (
     turned,
     which_of,
 )
-from gpukit.matmul.packed import pack, packed, square_of, takes_vectors
+from gpukit.matmul.packed import MAX_COLUMNS, pack, packed, square_of, takes_vectors
 from gpukit.matmul.streamed import boxes_of, is_streamed, shared_bytes_of, streamed, threads_of
 from gpukit.matmul.tensor import array_of, both_rows, reads_grouped, takes_high, tensor_launches
 from gpukit.matmul.vector import (
@@ -128,6 +128,10 @@ MAX_BLOCKS = MAX_GRID_YZ
 SINGLE_STORES_MIN_K = 512
 #: Tiles of so many elements gather rows that are not aligned before they store them, but for such a K.
 MIN_GATHERED = 64 * 64
+
+
+#: Elements of a matrix from which on a few vectors are transposed for it, and how many times smaller these must be.
+MIN_TURNED_FOR, MIN_TIMES_FEW = 1 << 22, 16
 
 
 def matmul(
@@ -609,6 +613,11 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
     vectors = vectors and (not is_grouped or format_name is None)
     if format_name == "high" and not takes_high(flat, m, n) or format_name == "tf32" and k <= slim.MAX_K:
         format_name = None
+    if vectors and format_name is None and _turns_few(flat, m, n):
+        launch, flat = _turn_few(flat, m, n, work)
+        yield launch
+        yield from _several_launches(flat, m, n, work)
+        return
     if vectors and format_name in PACKED_FORMATS and _takes_packed(flat, m, n):
         yield from _packed_launches(flat, m, n, work)
         return
@@ -696,13 +705,21 @@ def _slim_launches(tile: slim.SlimTile, flat: Flat, m, n, work):
         yield launch, (flat.a.flat, flat.b.flat, flat.out, sizes, which, steps_of(flat.a, flat.b), *factors)
 
 
+def _copies_apart(flat: Flat, m, n):
+    """Whether `packed` copies rows across K, which are not in one piece, by single elements."""
+    inner_b = flat.k if flat.b.layout == "T" else n
+    wide = dtype_of(flat.out) == np.float32 and _has_fours(flat.a, m) and _has_fours(flat.b, inner_b)
+    return flat.a.layout == "T" and m > MAX_COLUMNS and not wide
+
+
 def _takes_packed(flat: Flat, m, n):
     """Whether small matrices, or a few columns, are multiplied by `packed`."""
     if 1 in (m, n):
         is_along = flat.a.layout == "N" if n == 1 else flat.b.layout == "T"
-        return takes_vectors(max(m, n), flat.k, flat.batch, is_along)
+        return takes_vectors(max(m, n), flat.k, flat.batch, is_along, dtype_of(flat.out).itemsize)
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
-    return prefers_packed(m, n, flat.k, flat.batch, dtype_of(flat.out).itemsize, multiprocessors)
+    apart, itemsize = _copies_apart(flat, m, n), dtype_of(flat.out).itemsize
+    return prefers_packed(m, n, flat.k, flat.batch, itemsize, multiprocessors, apart)
 
 
 def _packed_launches(flat: Flat, m, n, work):
@@ -775,6 +792,25 @@ def _takes_several(flat: Flat, m, n):
     count, vectors = max(m, n), min(m, n)
     fits = (flat.a.layout, flat.b.layout) == ("N", "T") and flat.a.wide and flat.b.wide
     return fits and dtype_of(flat.out) == np.float32 and takes_several(count, vectors, flat.k, flat.batch)
+
+
+def _turns_few(flat: Flat, m, n):
+    """Whether a few vectors of float32 that lie across K are transposed for `several`, as the matrix lies along K."""
+    (count, matrix), (vectors, few) = ((n, flat.b), (m, flat.a)) if m < n else ((m, flat.a), (n, flat.b))
+    fits = (matrix.layout == "N") == (few.layout == "N") == (m > n) and matrix.wide and few.rule[1] <= MAX_BLOCKS
+    size = count * flat.k * matrix.rule[1]
+    is_small = vectors * flat.k * few.rule[1] <= size // MIN_TIMES_FEW
+    is_taken = vectors > 1 and takes_several(count, vectors, flat.k, flat.batch)
+    return dtype_of(flat.out) == np.float32 and fits and is_small and size >= MIN_TURNED_FOR and is_taken
+
+
+def _turn_few(flat: Flat, m, n, work):
+    """The launch that transposes a few vectors, and the operands that the product then has."""
+    if m < n:
+        launch, turned = _launch_turn(flat.a, "turned a", flat.k, m, work)
+        return launch, flat._replace(a=turned)
+    launch, turned = _launch_turn(flat.b, "turned b", flat.k, n, work)
+    return launch, flat._replace(b=turned)
 
 
 def _several_launches(flat: Flat, m, n, work):

@@ -95,9 +95,11 @@ SPEEDS = (
     Speed(Tile(32, 32, 32, 4, 4, 4, 3, 4), 4, 0.336, 0.292, 1.2),
     Speed(Tile(16, 64, 32, 4, 8, 4, 4, 4), 5, 0.278, 0.225, 1.4),
     Speed(Tile(64, 16, 32, 8, 4, 8, 3, 4), 5, 0.385, 0.292, 1.3),
+    Speed(Tile(128, 96, 8, 8, 12, 4, 4), 3, 0.530, 0.600, 1.3),
 )
-#: By this over its rows a tile takes longer with a ``b`` that lies along K, whose elements are copied one by one.
-SINGLES = 7.0
+#: By this over its rows a tile takes longer with a ``b`` along K, whose elements are copied one by one; so many
+#: microseconds more does the square one for its first copies.
+SINGLES, SINGLES_REST, SQUARE = 7.0, 2.4, SPEEDS[2].tile
 #: The same for float64. With few blocks, steps are short: more of them have to be under way.
 DOUBLE_SPEEDS = (
     Speed(DoubleTile(128, 64, 64, 32, 3), 2, 0.543, 0.571, 2.9, 8),
@@ -218,8 +220,9 @@ ALIGNED = Access()
 #: Rows of a multiple of so many elements are stored by 16 bytes. If others are stored: elements per microsecond, and,
 #: by groups of warps, microseconds of a launch.
 WIDE_STORE, NARROW_STORES, NARROW_GROUPS = 8, 1.2e4, 1.3
-#: Factor on the time if the rows of b are not aligned, so that they are copied element by element.
-NARROW = 1.12
+#: What of the time is added if the rows of b are not aligned, so that they are copied element by element; less for a
+#: tile with fewer columns than rows.
+NARROW = 0.12
 #: The cost of copying b to aligned rows first: microseconds, and bytes per microsecond; the microseconds of copying an
 #: operand for tensor cores; both for all operands of 2 bytes an element.
 WIDEN, WIDEN_BYTES, COPY = 3.5, 2.5e6, 4.5
@@ -243,6 +246,8 @@ LARGE_TILES, WAVE_MARGIN = 2, 1.02
 #: Factors on the time of the best tile, by the bytes of an element, where it is compared with `packed_time`: that of
 #: small products of float32 is longer than predicted. So many microseconds take tiles that all run at once.
 PACKED_MARGIN, ONE_ROUND = {2: 0.9, 4: 1.17, 8: 0.95}, 6.0
+#: The factor on `packed_time`, by the bytes of an element, where single elements are copied, of rows that are apart.
+APART = {2: 1.0, 4: 2.3, 8: 1.25}
 #: A last tile with at most so many rows or columns may be computed on its own, by another tile.
 MAX_EDGE = 64
 
@@ -490,7 +495,9 @@ def choose(
         if margin * took < time:
             time, pieces = took, cut
     widened = time + WIDEN + 8 * batch * k * n / WIDEN_BYTES
-    return pieces, not (wide_b or double) and widened < NARROW * time
+    tile = pieces[0].tile
+    narrow = 1 + NARROW * min(1.0, 2 * tile.columns / (tile.rows + tile.columns))
+    return pieces, not (wide_b or double) and widened < narrow * time
 
 
 @functools.cache
@@ -498,8 +505,9 @@ def _speeds_for(layout):
     """`SPEEDS`, with the steps that take longer in a layout."""
     found = []
     for speed in SPEEDS:
-        factor = 1 + SINGLES * (layout[1] == "T") / speed.tile.rows
-        found.append(speed._replace(work=factor * speed.work, latency=factor * speed.latency))
+        along = layout[1] == "T"
+        factor, rest = 1 + SINGLES * along / speed.tile.rows, SINGLES_REST * (along and speed.tile == SQUARE)
+        found.append(speed._replace(work=factor * speed.work, latency=factor * speed.latency, rest=speed.rest + rest))
     return tuple(found)
 
 
@@ -541,9 +549,11 @@ def choose_turns(
     return layout[0] == "N" and pays(gain, m, counts[0]), turns_b
 
 
-def prefers_packed(m: int, n: int, k: int, batch: int, itemsize: int, multiprocessors: int) -> bool:
-    """Whether many small products are faster by `gpukit.matmul.packed.packed` than by the best tile."""
-    time = packed_time(m, n, k, batch, itemsize)
+def prefers_packed(m: int, n: int, k: int, batch: int, itemsize: int, multiprocessors: int, apart: bool) -> bool:
+    """Whether many small products are faster by `gpukit.matmul.packed.packed` than by the best tile; ``apart``: each
+    element is copied on its own, of rows that are not in one piece.
+    """
+    time = packed_time(m, n, k, batch, itemsize) * (APART[itemsize] if apart else 1)
     if time == float("inf") or k == 0:
         return False
     if itemsize == 2:

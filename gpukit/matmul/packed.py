@@ -37,8 +37,9 @@ LAUNCH, STEP, MAX_STEPS, MILLION_THREADS, MILLION_STEPS = 6.0, 0.045, 300, 8.0, 
 MEGABYTE = {2: 0.65, 4: 0.22, 8: 0.22}
 #: The most columns of ``b`` for many rows. A larger K is for results of a few elements.
 MAX_TALL, MAX_K, MAX_DEEP = 16, 4096, 128
-#: The largest matrices that are multiplied by vectors, and K by those of other sizes, along K and across it.
-MAX_MATRIX, MAX_ALONG, MAX_ACROSS, MIN_RESULTS = 1 << 12, 64, 16, 1 << 12
+#: The largest matrices that are multiplied by vectors, those of short elements, and K by those of other sizes, along K
+#: and across it.
+MAX_MATRIX, MAX_SHORT, MAX_ALONG, MAX_ACROSS, MIN_RESULTS = 1 << 12, 1 << 11, 64, 16, 1 << 12
 
 
 def packed_time(m: int, n: int, k: int, batch: int, itemsize: int) -> float:
@@ -52,9 +53,9 @@ def packed_time(m: int, n: int, k: int, batch: int, itemsize: int) -> float:
     return LAUNCH + steps + squares * (MILLION_THREADS + MILLION_STEPS * k) + MEGABYTE[itemsize] * nbytes
 
 
-def takes_vectors(count: int, k: int, batch: int, is_along: bool) -> bool:
+def takes_vectors(count: int, k: int, batch: int, is_along: bool, itemsize: int) -> bool:
     """Whether `packed` is faster for matrices of ``count`` rows by vectors; ``is_along``: they lie along K."""
-    small = batch > WARP and count * k <= MAX_MATRIX
+    small = batch > WARP and count * k <= (MAX_SHORT if itemsize == 2 else MAX_MATRIX)
     return k > 0 and (small or count * batch >= MIN_RESULTS and k <= (MAX_ALONG if is_along else MAX_ACROSS))
 
 
@@ -117,6 +118,8 @@ def pack(m, n, k, batch, itemsize, multiprocessors, layout, square, wide, dense,
     """
     groups = ceil_div(m, MAX_ROWS)
     rows = m if groups == 1 else min(MAX_ROWS, ceil_div(ceil_div(m, groups), SQUARE) * SQUARE)
+    if groups > 1 and batch > 1 and dense[0] and layout[0] == "N":  # so that what a block needs is in one piece
+        rows = max((n for n in range(MAX_ROWS // 2, MAX_ROWS + 1) if m % n == 0), default=rows)
     groups = ceil_div(m, rows)
     units, across, width = groups * batch, ceil_div(n, square), WIDE if wide else 1
     lanes = ceil_div(rows, SQUARE) * across

@@ -21,6 +21,8 @@ FOUR, SECTOR = 4, 8
 #: The fewest columns of a result, by the bytes of an element. With 256 or more of them, one of up to 8 rows has tiles
 #: as wide as they are.
 MIN_COLUMNS, MIN_LONG, FEW_ROWS = {2: 64, 4: 33, 8: 64}, 256, 8
+#: Fewest results of many rows of a few columns, and the most columns that others take.
+MIN_MANY, SHORT_ROW = 1 << 18, 16
 #: Wide rows of float32 have fewer columns than a block.
 MAX_WIDE_COLUMNS = 64
 #: Up to so many columns of all matrices a block has half as many, so that there are more.
@@ -69,6 +71,9 @@ def choose_slim(m: int, n: int, k: int, batch: int, itemsize: int, wide: bool) -
     multiples of 16 bytes, unless there are only a few, or a few columns.
     """
     is_short = itemsize == 2
+    if not is_short and 0 < k <= MAX_WIDE_K and SHORT_ROW < n < MIN_COLUMNS[itemsize]:  # many short rows
+        tile = SlimTile(16, 1, 8, MAX_WIDE_K) if n <= WARP else SlimTile(8, 2, 8, MAX_WIDE_K)
+        return tile if m >= tile.rows and m * n * batch >= MIN_MANY else None
     if k == 0 or k > MAX_K or n < MIN_COLUMNS[itemsize] or m * n * batch < (MIN_SHORT if is_short else MIN_RESULTS):
         return None
     if m <= FEW_ROWS and n >= MIN_LONG and k <= MAX_WIDE_K:

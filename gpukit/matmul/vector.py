@@ -46,8 +46,9 @@ MAX_WHOLE_K = 512
 #: Up to this K a thread of `across` may have a column of its own. Where there are not more results than this, times
 #: those of a load, so many threads read a row, and there are fewer parts.
 MAX_BLOCK_K, MIN_LANES, FEW_RESULTS, FEW_BLOCKS = 32, 8, 4096, 2
-#: From so many rows on, which do not begin at multiples of 16 bytes, so few threads of `along` read one.
-MANY_ROWS, NARROW_LANES = 1 << 16, 8
+#: From twice so many rows on, which do not begin at multiples of 16 bytes, so few threads of `along` read one; twice as
+#: many threads from so many rows on.
+MANY_ROWS, NARROW_LANES = 1 << 15, 8
 #: With more lanes than these for all rows, fewer share one, but for so many.
 MANY_LANES, MIN_SHARED = 1 << 20, 2
 #: Elements of a thread of `across` that are apart, and the fewest of all matrices for that.
@@ -83,7 +84,8 @@ def choose_vector(
         lanes = min(LANES, next_power_of_two(max(2, ceil_div(k, width))))
         many = THREADS // 2 if width == 1 and k < THREADS * UNROLL_SINGLE else THREADS
         lanes = lanes if k <= (MAX_LONG_K if enough else MAX_WARP_K) else many
-        lanes = min(lanes, NARROW_LANES) if width == 1 and count * batch >= MANY_ROWS else lanes
+        if width == 1 and count * batch >= MANY_ROWS:
+            lanes = min(lanes, NARROW_LANES if count * batch >= 2 * MANY_ROWS else 2 * NARROW_LANES)
         # Warps that come and go cost more than the loads: of many rows a lane has several.
         while MIN_SHARED < lanes <= LANES and count * batch * lanes > MANY_LANES and k * 2 <= UNROLL * width * lanes:
             lanes //= 2

@@ -96,7 +96,7 @@ def test_deep_products_of_the_largest_tile(chosen):
     check(out, a, b)
 
 
-@pytest.mark.parametrize(("speed", "n"), [(SPEEDS[0], 20), (SPEEDS[2], 21), (SPEEDS[5], 20)])
+@pytest.mark.parametrize(("speed", "n"), [(SPEEDS[0], 20), (SPEEDS[2], 21), (SPEEDS[5], 20), (SPEEDS[8], 97)])
 def test_no_tile_has_a_finding(speed, n, chosen):
     tile, m = speed.tile, speed.tile.rows + 1
     k = tile.depth * tile.stages + 5
@@ -280,12 +280,16 @@ SLIM = [
     (np.float32, "TT", (3, 1028, 5)),
     (np.float64, "TN", (70, 131, 20)),
     (np.float64, "NN", (2, 1100, 1)),
+    (np.float32, "NT", (130, 26, 4)),
+    (np.float32, "NN", (129, 20, 16)),
+    (np.float64, "NN", (66, 39, 3)),
 ]
 
 
 @pytest.mark.parametrize(("dtype", "layout", "shape"), SLIM)
-def test_a_small_k(dtype, layout, shape):
+def test_a_small_k(dtype, layout, shape, monkeypatch):
     """In batches with one b, with alpha and beta; what a trace finds."""
+    monkeypatch.setattr("gpukit.matmul.slim.MIN_MANY", 1)
     (m, n, k), matrices = shape, 2
     a, b = (x.astype(dtype) for x in operands((matrices, m, k), (k, n)))
     c = np.ones((matrices, m, n), dtype)
@@ -335,6 +339,21 @@ def test_many_small_products(dtype, layout, lead_a, lead_b, shape, monkeypatch):
     check(out.copy_to_host(), a, b, 2, -1, c)
 
 
+@pytest.mark.parametrize(("layout", "shape"), [("NN", (1040, 2, 260)), ("TT", (3, 1030, 256))])
+def test_a_few_vectors_across_k_are_transposed_for_a_large_matrix(layout, shape, monkeypatch):
+    monkeypatch.setattr(host, "MIN_TURNED_FOR", 1)
+    m, n, k = shape
+    a, b = operands((2, m, k), (2, k, n))
+    orders = [(0, *(1 + i for i in ORDERS[letter])) for letter in layout]
+    arrays = [laid_out(x, order) for x, order in zip((a, b), orders, strict=True)]
+    out = cuda.to_device(poisoned(2, m, n))
+    steps = matmul.steps("auto", *arrays, out)
+    assert [launch.dispatcher.py_func.__name__ for launch, _ in steps] == ["turn", "several"]
+    for launch, arguments in steps:
+        assert gpukit.trace(launch, *arguments).findings == []
+    check(out.copy_to_host(), a, b)
+
+
 #: Heads of attention by each kernel: queries by keys, weights by values.
 HEADS = [
     ("fast", np.float32, "HK", (33, 34, 24)),
@@ -368,10 +387,11 @@ def test_heads_that_lie_beside_each_other_are_one_batch(name, dtype, layout, sha
 def test_what_is_many_small_products():
     """Neither large ones, nor a few, nor those that tensor cores multiply."""
     assert all(
-        prefers_packed(*sizes, 132) for sizes in ((16, 16, 16, 10_000, 4), (10**6, 3, 3, 1, 4), (9, 9, 9, 999, 8))
+        prefers_packed(*sizes, 132, False)
+        for sizes in ((16, 16, 16, 10_000, 4), (10**6, 3, 3, 1, 4), (9, 9, 9, 999, 8))
     )
     assert not any(
-        prefers_packed(*sizes, 132) for sizes in ((512, 512, 64, 8, 4), (40, 30, 50, 1, 4), (32, 32, 32, 999, 8))
+        prefers_packed(*sizes, 132, False) for sizes in ((512, 512, 64, 8, 4), (40, 30, 50, 1, 4), (32, 32, 32, 999, 8))
     )
 
 
