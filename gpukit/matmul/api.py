@@ -800,8 +800,9 @@ def _turns_few(flat: Flat, m, n):
     fits = (matrix.layout == "N") == (few.layout == "N") == (m > n) and matrix.wide and few.rule[1] <= MAX_BLOCKS
     size = count * flat.k * matrix.rule[1]
     is_small = vectors * flat.k * few.rule[1] <= size // MIN_TIMES_FEW
-    is_taken = vectors > 1 and takes_several(count, vectors, flat.k, flat.batch)
-    return dtype_of(flat.out) == np.float32 and fits and is_small and size >= MIN_TURNED_FOR and is_taken
+    # Where it copies rows of b by four elements, `packed` is faster.
+    is_taken = vectors > 1 and (m < n or n % 4) and takes_several(count, vectors, flat.k, flat.batch)
+    return dtype_of(flat.out) == np.float32 and fits and is_small and size >= MIN_TURNED_FOR and bool(is_taken)
 
 
 def _turn_few(flat: Flat, m, n, work):
