@@ -374,12 +374,14 @@ class TracedMemory(Memory):
             count = view.items.shape[0] * (view.items.dtype.itemsize if view.items.dtype.names else 1)
             self._local[key] = np.zeros((count, *view.items.shape[1:]), bool)
         known = self._local[key]
-        cells = range(nbytes) if unit == 1 and known.shape[0] != view.items.shape[0] else (0,)
+        elements = [position]
+        if unit == 1 and known.shape[0] != view.items.shape[0]:
+            elements = [position + np.int64(byte) for byte in range(nbytes)]
         if op == "store":
-            for cell in cells:
-                self._write_local(known, position + np.int64(cell), mask)
+            for element in elements:
+                self._write_local(known, element, mask)
             return
-        missing = functools.reduce(operator.or_, (self._missing(known, position + np.int64(c)) for c in cells))
+        missing = functools.reduce(operator.or_, [self._missing(known, element) for element in elements])
         missing = missing if mask is None else missing & mask
         if missing.any():
             self.batch.uninitialised(site, view, position, missing, unit)
@@ -390,13 +392,15 @@ class TracedMemory(Memory):
         elif np.ndim(element) == 0:
             known[element] |= mask
         else:
-            flat = np.broadcast_to(element * self.lane.size + self.lane, self.lane.shape)
-            known.reshape(-1)[flat if mask is None else flat[np.broadcast_to(mask, flat.shape)]] = True
+            flat = element * self.lane.size + self.lane
+            if mask is not None:
+                flat = flat[mask if mask.shape == flat.shape else np.broadcast_to(mask, flat.shape)]
+            known.reshape(-1)[flat] = True
 
     def _missing(self, known, element):
         if np.ndim(element) == 0:
             return ~known[element]
-        return ~known.reshape(-1).take(np.broadcast_to(element * self.lane.size + self.lane, self.lane.shape))
+        return ~known.reshape(-1).take(element * self.lane.size + self.lane)
 
 
 def _union(lanes, others):

@@ -347,15 +347,24 @@ def _by_warp(batch, address, mask):
     address = np.asarray(address)
     same_rows = (address.ndim == 0 or address.shape[0] == 1) and (mask is None or mask.shape[0] == 1)
     height = 1 if same_rows else blocks
-    rows = split_warps(np.broadcast_to(address, (height, threads)), 0).reshape(-1, WARP)
+    rows = split_warps(_spread(address, (height, threads)), 0).reshape(-1, WARP)
     active = numbers = None
     if mask is not None or threads % WARP:
-        active = np.broadcast_to(True if mask is None else mask, (height, threads))
+        active = np.ones((height, threads), bool) if mask is None else _spread(mask, (height, threads))
         active = split_warps(active, False).reshape(-1, WARP)
-        numbers = np.flatnonzero(active.any(axis=1))
+        (numbers,) = np.logical_or.reduce(active, axis=1).nonzero()
         if numbers.size < rows.shape[0]:
             rows, active = rows[numbers], active[numbers]
     return rows, active, blocks // height, numbers
+
+
+def _spread(values, shape):
+    """Broadcast an array; a copy of few values takes less time than ``np.broadcast_to``."""
+    if values.shape == shape:
+        return values
+    spread = np.empty(shape, values.dtype)
+    spread[...] = values
+    return spread
 
 
 def _pattern(rows, active):
