@@ -9,6 +9,7 @@ import gc
 import importlib.util
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 
 import numpy as np
@@ -27,6 +28,8 @@ _chosen = None
 
 if not hasattr(np, "row_stack"):
     np.row_stack = np.vstack  # gone since NumPy 2.5, and numba-cuda up to 0.30 looks it up at import
+# NumPy 2.5 warns of a duration without a unit, which numba-cuda makes at import: under -W error that ends there.
+warnings.filterwarnings("ignore", "The 'generic' unit", DeprecationWarning, r"numba\.cuda\.np\.npdatetime_helpers")
 _without_cuda.allow()
 
 

@@ -211,6 +211,12 @@ except ImportError as error:
 """
 
 
+def test_warnings_that_are_errors_do_not_stop_the_import():
+    """Those of numba-cuda with NumPy 2.5 included, which another NumPy does not make."""
+    numpys = "\"The 'generic' unit is deprecated\", DeprecationWarning, 'file', 31, 'numba.cuda.np.npdatetime_helpers'"
+    python("-W", "error", "-c", f"import warnings; from gpukit import cuda; warnings.warn_explicit({numpys})")
+
+
 def test_the_emulator_needs_none_of_cudas_packages():
     shown = python("-c", WITHOUT_CUDA).splitlines()
     assert shown[:3] == ["complete 0 [30. 32. 30.] True", "True", "3"]
