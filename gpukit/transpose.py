@@ -348,6 +348,8 @@ def wide_pairs(dtype, size):
 
 #: Up to how many rows or columns "thin" is faster than "tall".
 MAX_THIN = 24
+#: The same for "tall_pairs" and a plain copy.
+MAX_THIN_PAIRS = 7
 #: Threads of a block of "thin", elements that each should have, and those that it has under way.
 THIN_THREADS, THIN_ELEMENTS, THIN_LOADS = 128, 16, 8
 #: Blocks of "thin" that a multiprocessor should have; the longest short rows that one has the shared memory for.
@@ -607,7 +609,7 @@ def _launches_of_pairs(source, target, stream):
     """List (launch, arguments) for elements of 16 bytes, as pairs of 8."""
     (rows, columns), (down, across), bits = source.shape, source.strides, np.dtype(np.uint64)
     is_aligned = (address_of(source) | address_of(target) | down | across) % 16 == 0
-    is_thin = min(rows, columns) <= (MAX_THIN if source.size > FEW else 1)
+    is_thin = min(rows, columns) <= (MAX_THIN_PAIRS if source.size > FEW else 1)
     if not 0 < across <= down or is_thin or not is_aligned:
         source = device_array_of((columns, rows, 2), (across, down, 8), bits, source)
         return copy_launches(source, device_array_of(source.shape, (16 * rows, 16, 8), bits, target), stream)

@@ -42,6 +42,8 @@ ALONE_LOADS = 4
 #: rows, by bytes of an access.
 SHORT_ACCESSES = 4
 MANY_ACCESSES = {1: 8, 2: 8, 4: 8, 8: 4, 16: 1}
+#: Columns of which ``groups`` takes all rows, if these are so few, and totals that a lane holds of them at most.
+GROUP_COLUMNS, GROUP_HELD = (2, 4, 8), 32
 #: Accesses that a thread has under way in ``columns``; (threads along x, threads) of its blocks, by bytes of an access.
 COLUMN_LOADS = 8
 COLUMN_THREADS = {1: (64, 256), 2: (64, 256), 4: (64, 256), 8: (32, 128), 16: (32, 128)}
@@ -58,10 +60,12 @@ SKEWED_THREADS = (32, 8)
 #: Bytes that a thread has under way; max threads of its block, and bytes of their totals.
 NARROW_COLUMNS, NARROW_FEW, NARROW_MIN_BYTES = 64, 16, (8 << 20, 2 << 20)
 NARROW_BYTES, NARROW_THREADS, NARROW_SHARED = 64, 1024, 1 << 15
-#: Rows that a thread of ``cells`` has under way, and where it takes one column. If there are more, it takes up to
-#: ``CELL_ROWS`` where there are so many threads for each block wanted; and where their accesses to a row are so many
-#: bytes, up to so many, by bytes of an element, or ``SHORT_CELL_ROWS`` if an access is less than 4 bytes.
-CELL_LOADS, CELL_COLUMN_LOADS = 4, 8
+#: Rows that a thread of ``cells`` has under way; and where it takes one column, or rows have up to ``CELL_SHORT``. The
+#: threads of a warp do not read these as neighbours; each takes 4 bytes of them at a time, or one column. If there are
+#: more rows, it takes up to ``CELL_ROWS`` where there are so many threads for each block wanted; and where their
+#: accesses to a row are so many bytes, up to so many, by bytes of an element, or ``SHORT_CELL_ROWS`` if an access is
+#: less than 4 bytes.
+CELL_LOADS, CELL_COLUMN_LOADS, CELL_SHORT = 4, 8, 64
 CELL_ROWS, CELL_THREADS, CELL_BYTES = 32, 96, 1 << 20
 MAX_CELL_ROWS, SHORT_CELL_ROWS = {1: 64, 2: 128, 4: 128, 8: 40}, 40
 #: Elsewhere it is faster than ``columns`` if each thread reads at most so many times for each time that the device is
@@ -133,6 +137,10 @@ def choose(
         return [_rows(operation, 16 // itemsize, offset, outer, n, pitch)]
     if inner == 1:
         outer, inner, pitch = 1, outer, outer
+    whole_rows = max_vector(itemsize, offset, n * inner)
+    if n > CELL_LOADS and pitch == inner and inner in GROUP_COLUMNS and whole_rows % inner == 0:
+        if n * inner <= WARP * whole_rows * min(SHORT_LOADS[whole_rows * itemsize], GROUP_HELD // inner):
+            return [_groups(operation, itemsize, whole_rows, outer, n * inner, n * inner, inner)]
     widest = min(16 // itemsize, 8)
     vector = min(max_vector(itemsize, offset, gcd(inner, pitch)), widest)
     cells = _is_for_cells(itemsize, vector, outer, n, inner)
@@ -146,7 +154,7 @@ def choose(
 
     def launch(first, size):
         if cells:
-            return _cells(operation, vector, size, n, inner, pitch, aligned)
+            return _cells(operation, itemsize, vector, size, n, inner, pitch, aligned)
         if skewed:
             return _skewed(operation, widest, offset + first * n * pitch, size, n, inner, pitch)
         return _columns(operation, itemsize, vector, size, n, inner, pitch)
@@ -237,14 +245,14 @@ def is_few(itemsize: int, kept: list, reduced: list) -> bool:
     return prod(size for size, *_ in kept + reduced) * itemsize <= most
 
 
-def _groups(operation, itemsize, vector, outer, n, pitch):
+def _groups(operation, itemsize, vector, outer, n, pitch, each=1):
     lanes = min(WARP, next_power_of_two(ceil_div(n, vector)))
     few = min(WARP, next_power_of_two(ceil_div(n, vector * MANY_ACCESSES[vector * itemsize])))
     if outer * few >= THREADS * _blocks_wanted() // 4:  # enough threads: let each have more, with fewer shuffles
         lanes = few
     loads = next_power_of_two(ceil_div(n, vector * lanes))
-    several = max(1, SHORT_ACCESSES // loads)
-    kernel = fast.make_groups(operation, vector, lanes, loads, several, THREADS)
+    several = max(1, SHORT_ACCESSES // (loads * each))
+    kernel = fast.make_groups(operation, vector, lanes, loads, several, THREADS, each)
     return Launch(kernel, ceil_div(outer, THREADS // lanes * several), THREADS, (outer, n, pitch))
 
 
@@ -288,19 +296,26 @@ def _are_short(itemsize, vector, outer, n, inner):
     at_once, width, height, _ = _block_of_columns(itemsize, vector, n, inner)
     device, blocks = cuda.get_current_device(), outer * ceil_div(inner, width * at_once)
     resident = min(MAX_RESIDENT, device.MAX_THREADS_PER_MULTIPROCESSOR // (width * height))
-    rounds = ceil_div(n, _loads_of_cells(vector, n))
+    rounds = ceil_div(n, _accesses_of_cells(itemsize, vector, outer, n, inner)[1])
     return rounds <= min(MAX_TILES, CELL_ROUNDS[itemsize >= 4] * blocks / (resident * device.MULTIPROCESSOR_COUNT))
 
 
-def _loads_of_cells(vector, n):
-    return min(CELL_COLUMN_LOADS if vector == 1 else CELL_LOADS, next_power_of_two(n))
+def _accesses_of_cells(itemsize, vector, outer, n, inner):
+    """(Elements of an access, accesses under way) of ``cells``."""
+    if n > CELL_LOADS and inner <= CELL_SHORT:
+        vector = max(1, min(vector, 4 // itemsize))
+        if outer * inner // vector < CELL_THREADS * _blocks_wanted():
+            vector = 1
+        return vector, min(CELL_COLUMN_LOADS, next_power_of_two(n))
+    return vector, min(CELL_COLUMN_LOADS if vector == 1 else CELL_LOADS, next_power_of_two(n))
 
 
-def _cells(operation, vector, outer, n, inner, pitch, aligned):
+def _cells(operation, itemsize, vector, outer, n, inner, pitch, aligned):
+    vector, loads = _accesses_of_cells(itemsize, vector, outer, n, inner)
     width = 16 // operation.result.itemsize if aligned else 1
     # Each result is written once, so the threads of a warp must write neighbours as they read them.
     vector = min(vector, max(width, 4)) if n <= CELL_LOADS else vector
-    kernel = fast.make_cells(operation, vector, _loads_of_cells(vector, n), min(width, vector, 4), THREADS)
+    kernel = fast.make_cells(operation, vector, loads, min(width, vector, 4), THREADS)
     across = inner // vector
     divisor = make_divisor(across) if outer > 1 else Divisor(np.uint32(1), np.uint32(0), np.uint32(0))
     return Launch(kernel, ceil_div(outer * across, THREADS), THREADS, (outer, n, inner, pitch, divisor))

@@ -33,6 +33,7 @@ from gpukit.reduce.primitives import (
     make_share,
     make_take,
     make_take_checked,
+    make_take_columns,
     make_take_edge,
     make_take_if,
 )
@@ -176,16 +177,18 @@ def make_add_row_partials(operation, threads):
 
 
 @functools.cache
-def make_groups(operation, vector, lanes, loads, several, threads):
+def make_groups(operation, vector, lanes, loads, several, threads, each=1):
     """Make the kernel ``groups``: ``lanes`` neighbouring lanes take ``several`` rows.
 
     A row has at most lanes * vector * loads elements, all of them held in registers. Neighbouring groups of lanes take
-    neighbouring rows, so a warp reads without gaps.
+    neighbouring rows, so a warp reads without gaps. With ``each``, a row is so many columns of elements, and has a
+    result for each.
     """
     accumulator, thread_type = operation.accumulator, operation.thread_type
     finish, commutative = operation.finish, operation.commutative
-    held, rows_of_block = loads * several, threads // lanes * several
-    take_if, gather = make_take_if(operation, vector), make_gather(operation, loads, several, lanes)
+    found, rows_of_block = several * each, threads // lanes * several
+    held, take_columns = loads * found, make_take_columns(operation, vector, each)
+    take_if, gather = make_take_if(operation, vector), make_gather(operation, loads, found, lanes)
     combine_lanes = make_combine_lanes(operation, lanes, few=True)
 
     @cuda.jit
@@ -199,13 +202,18 @@ def make_groups(operation, vector, lanes, loads, several, threads):
             at, left = row * uint64(pitch) + uint64(lane * uint32(vector)), n if row < outer else uint32(0)
             for k in range(loads):
                 has = uint32(uint32(lane + uint32(k * lanes)) * uint32(vector)) < left
-                tile[k * several + r] = take_if(x, at + uint64(k * lanes * vector), has)
+                if each > 1:
+                    take_columns(x, at + uint64(k * lanes * vector), has, tile, k * found + r * each)
+                else:
+                    tile[k * found + r] = take_if(x, at + uint64(k * lanes * vector), has)
         gather(tile)
         for r in range(several):
             row = first + uint64(r * (threads // lanes))
-            total = combine_lanes(tile[r]) if commutative else accumulator(tile[r])
-            if lane == uint32(0) and row < outer:
-                out[row] = finish(total, count)
+            for e in range(each):
+                value = tile[r * each + e]
+                total = combine_lanes(value) if commutative else accumulator(value)
+                if lane == uint32(0) and row < outer:
+                    out[row * uint64(each) + uint64(e)] = finish(total, count)
 
     return groups
 

@@ -3,7 +3,7 @@ combine them inside the thread, then across lanes and warps. All of them keep th
 
 1. ``make_load``, ``make_read``: elements into a tile of registers, in one access.
 2. ``make_fold``: combine the tile inside the thread. ``make_take`` reads and folds at once, ``make_take_checked`` and
-   ``make_take_edge`` what of that is in a row.
+   ``make_take_edge`` what of that is in a row, ``make_take_columns`` several short rows.
 3. ``make_combine_lanes``, ``make_combine_warps``: across a warp and a block. ``make_gather``: fold and lanes, in order.
 4. ``make_share``: which tiles each of several warps takes. ``is_last``: which block finishes last.
 
@@ -28,6 +28,7 @@ __all__ = [
     "make_share",
     "make_take",
     "make_take_checked",
+    "make_take_columns",
     "make_take_edge",
     "make_take_if",
 ]
@@ -85,6 +86,25 @@ def make_take_if(operation, vector):
         return value if has else thread_type(identity)
 
     return take_if
+
+
+@functools.cache
+def make_take_columns(operation, vector, each):
+    """Make ``take_columns(x, at, has, tile, place)``: what `make_take_if` does, for rows of ``each`` elements one after
+    the other: ``each`` totals into a tile.
+    """
+    read, fold = make_read(operation, vector), make_fold(operation, vector, each)
+    identity, thread_type = operation.identity, operation.thread_type
+
+    @cuda.jit(device=True)
+    def take_columns(x, at, has, tile, place):
+        held = cuda.local.array(vector, thread_type)
+        read(x, at if has else uint64(0), held, 0)
+        fold(held)
+        for e in range(each):
+            tile[place + e] = held[e] if has else thread_type(identity)
+
+    return take_columns
 
 
 @functools.cache

@@ -394,12 +394,13 @@ def test_few_long_rows_from_any_address(dtype, monkeypatch):
 
 @pytest.mark.parametrize(("dtype", "shape", "kernel", "blocks"), [
     ("f4", (1, 100, 301), "cells", 2), ("f2", (1, 39, 302), "cells", 1), ("i1", (1, 60, 1204), "cells", 2),
-    ("f4", (4001, 10, 2), "cells", 16), ("f2", (300, 11, 9), "columns", 300), ("f2", (1, 41, 301), "columns", 5),
+    ("f4", (4001, 10, 3), "cells", 47), ("f2", (300, 11, 9), "columns", 300), ("f2", (1, 41, 301), "columns", 5),
     ("f4", (1, 631, 5), "columns", 1), ("f8", (1, 70, 260), "columns", 5), ("f2", (1, 300, 500), "columns", 4),
-    ("f4", (1, 5000, 7), "columns", 19), ("f4", (1, 520, 501), "skewed", 80),
+    ("f4", (1, 5000, 7), "columns", 19), ("f4", (1, 520, 501), "skewed", 80), ("f4", (70, 300, 2), "groups", 9),
+    ("f2", (70, 12, 4), "groups", 3), ("f2", (33, 100, 8), "groups", 5), ("i1", (9, 7, 8), "groups", 1),
 ])  # fmt: skip
 def test_who_takes_the_rows(dtype, shape, kernel, blocks, monkeypatch):
-    """A thread alone, if there are many; a block alone, if its rows are few; or several blocks."""
+    """A thread alone, if there are many; lanes, of few columns; a block, if its rows are few; or several blocks."""
     if shape[0] == 1 and kernel == "cells":
         monkeypatch.setattr(cost, "CELL_THREADS", 0)
         monkeypatch.setattr(cost, "CELL_BYTES", 0)
