@@ -30,8 +30,10 @@ COLUMN_THREADS = 1024
 #: more. Threads of its block.
 MIN_ROWS, MAX_SHARES, OFFSET_THREADS = 64, 32, 1024
 #: Threads and columns of a block of ``stripes``, at most. It is faster than shares of rows for at most so many tiles of
-#: rows, and bytes of input and output together; and than one thread for all rows of a column from so many rows on.
-STRIPE_THREADS, STRIPE_COLUMNS, STRIPE_TILES, STRIPE_BYTES, MIN_STRIPE_ROWS = 512, WARP, 2, 32 << 20, 48
+#: rows, and bytes of input and output together; and than one thread for all rows of a column from so many rows on. Of
+#: columns in so few accesses, whose rows the threads of ``columns`` do not read as neighbours, it takes any number.
+STRIPE_THREADS, STRIPE_COLUMNS, STRIPE_TILES, STRIPE_BYTES, MIN_STRIPE_ROWS = 512, WARP, 2, 32 << 20, 32
+STRIPE_NARROW = 4
 
 
 class Launch(NamedTuple):
@@ -119,8 +121,10 @@ def _columns(operation, itemsize, aligned, outer, n, inner, exclusive):
     wanted = COLUMN_THREADS * cuda.get_current_device().MULTIPROCESSOR_COUNT
     nbytes = outer * n * inner * (itemsize + operation.result.itemsize)
     width = min(max(4, min(WARP, SECTOR // (vector * itemsize))), next_power_of_two(inner // vector))
-    few = MIN_STRIPE_ROWS <= n <= STRIPE_TILES * STRIPE_THREADS // width * COLUMN_LOADS and nbytes <= STRIPE_BYTES
-    if few and across < wanted // 4:
+    few = n <= STRIPE_TILES * STRIPE_THREADS // width * COLUMN_LOADS
+    narrow = inner // vector <= STRIPE_NARROW and (few or outer >= wanted // COLUMN_THREADS)
+    small = few and nbytes <= STRIPE_BYTES and across < wanted // 4
+    if n >= MIN_STRIPE_ROWS and (narrow or small):
         return [_stripes(operation, width, vector, outer, n, inner, exclusive)]
     shares = max(1, min(wanted // across, n // MIN_ROWS, MAX_GRID_YZ))
     rows = ceil_div(n, shares)

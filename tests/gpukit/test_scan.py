@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import gpukit
 from gpukit import cuda, operators, scan
 from gpukit._host.call import CACHE, Problem, forget
-from gpukit.scan import api, counting, fast, ladder, segments, sorting
+from gpukit.scan import api, cost, counting, fast, ladder, segments, sorting
 from gpukit.scan import largest as picking
 from gpukit.scan.segments import TILE
 
@@ -196,6 +196,23 @@ def test_scans_for_kernels_of_others(op):
     assert np.array_equal(of_warp.reshape(-1, 32), function.accumulate(x.reshape(-1, 32), 1))
     assert np.array_equal(of_block.reshape(2, 96), function.accumulate(y, 1))
     assert np.array_equal(totals, function.reduce(y, 1))
+
+
+@pytest.mark.parametrize(("outer", "n", "inner", "kernel"), [
+    (119_156, 33, 2, "stripes"), (3276, 400, 8, "stripes"), (327, 20_000, 2, "stripes"), (9000, 31, 2, "columns"),
+    (11_915, 33, 20, "columns"), (20, 400_000, 2, "columns"),
+])  # fmt: skip
+def test_who_scans_columns(outer, n, inner, kernel):
+    """The threads of a block, if rows are so short that those of a warp would not read neighbours; or one thread."""
+    operation, _ = operators.make_operations("sum", np.dtype("f4"))
+    first, *_ = cost.choose(operation, 4, 4, outer, n, inner, False)
+    assert first.kernel.py_func.__name__ == kernel
+
+
+def test_stripes_of_many_tiles(monkeypatch):
+    monkeypatch.setattr(cost, "STRIPE_THREADS", 32)
+    x = filled((140, 700, 2), "i4")
+    assert np.array_equal(scan.scan(x, 1), np.cumsum(x, 1))
 
 
 @pytest.mark.parametrize("dtype", ["c8", "c16"])
