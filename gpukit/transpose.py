@@ -606,11 +606,15 @@ def _launches(variant, source, target, stream):
 
 
 def _launches_of_pairs(source, target, stream):
-    """List (launch, arguments) for elements of 16 bytes, as pairs of 8."""
+    """List (launch, arguments) for elements of 16 bytes, as pairs of 8, or as complex numbers."""
     (rows, columns), (down, across), bits = source.shape, source.strides, np.dtype(np.uint64)
     is_aligned = (address_of(source) | address_of(target) | down | across) % 16 == 0
-    is_thin = min(rows, columns) <= (MAX_THIN_PAIRS if source.size > FEW else 1)
-    if not 0 < across <= down or is_thin or not is_aligned:
+    is_thin = 1 < min(rows, columns) <= MAX_THIN_PAIRS and source.size > FEW
+    if is_thin and source.is_c_contiguous():
+        numbers = np.dtype(np.complex128)
+        launch = _configure_thin(source.shape, numbers, stream)
+        return [(launch, tuple(device_array_of(a.shape, a.strides, numbers, a) for a in (source, target)))]
+    if not 0 < across <= down or is_thin or min(rows, columns) == 1 or not is_aligned:
         source = device_array_of((columns, rows, 2), (across, down, 8), bits, source)
         return copy_launches(source, device_array_of(source.shape, (16 * rows, 16, 8), bits, target), stream)
     count = ((rows - 1) * down + (columns - 1) * across) // 8 + 2
@@ -654,14 +658,17 @@ def configure(variant: str, shape: tuple[int, int], dtype: DTypeLike = np.uint32
     shape = _check_configuration(variant, shape, dtype)
     rows, columns = shape
     if variant == "thin":
-        side, length = sorted(shape)
-        each = thin_length(side, length)
-        pads = each * side >> thin_shift(side, dtype.itemsize)
-        shared = each * side * dtype.itemsize + pads * max(WORD, dtype.itemsize)
-        kernel = thin(getattr(types, dtype.name))
-        return configure_quietly(kernel, ceil_div(length, each), THIN_THREADS, stream_of(stream), shared)
+        return _configure_thin(shape, dtype, stream_of(stream))
     kernel, size, block = _kernel(variant, getattr(types, dtype.name), dtype.itemsize)
     return configure_quietly(kernel, (ceil_div(columns, size), ceil_div(rows, size)), block, stream_of(stream))
+
+
+def _configure_thin(shape, dtype, stream):
+    side, length = sorted(shape)
+    each = thin_length(side, length)
+    pads = each * side >> thin_shift(side, dtype.itemsize)
+    shared = each * side * dtype.itemsize + pads * max(WORD, dtype.itemsize)
+    return configure_quietly(thin(getattr(types, dtype.name)), ceil_div(length, each), THIN_THREADS, stream, shared)
 
 
 def _kernel(variant, number, itemsize):
