@@ -25,8 +25,9 @@ MAX_RESIDENT = 32
 #: Accesses that a lane has under way at a time in ``rows``.
 ROW_LOADS = 4
 #: It is one for arrays of at most one access for each thread of the device: with less code, instructions arrive sooner.
-#: Max threads of a block then, and max accesses of each if a block takes a row alone.
-FEW_THREADS, FEW_ACCESSES = 1024, 4
+#: Max threads of a block then, and max accesses of each if a block takes a row alone; accesses of a row for which a
+#: block has as many threads.
+FEW_THREADS, FEW_ACCESSES, SHORT_ROW = 1024, 4, 64
 #: It is two in an array of at most so many bytes, if rows have so many accesses, and there are rows for a quarter of
 #: the blocks wanted up to ``WARP_ROWS`` times as many: a block takes a row alone. Its threads if rows are more than
 #: blocks wanted.
@@ -42,8 +43,8 @@ ALONE_LOADS = 4
 #: rows, by bytes of an access.
 SHORT_ACCESSES = 4
 MANY_ACCESSES = {1: 8, 2: 8, 4: 8, 8: 4, 16: 1}
-#: Columns of which ``groups`` takes all rows, if these are so few, and totals that a lane holds of them at most.
-GROUP_COLUMNS, GROUP_HELD = (2, 4, 8), 32
+#: Columns of which ``groups`` takes all rows, if these are so many at least, and totals that a lane holds at most.
+GROUP_COLUMNS, GROUP_ROWS, GROUP_HELD = (2, 4, 8), 32, 32
 #: Accesses that a thread has under way in ``columns``; (threads along x, threads) of its blocks, by bytes of an access.
 COLUMN_LOADS = 8
 COLUMN_THREADS = {1: (64, 256), 2: (64, 256), 4: (64, 256), 8: (32, 128), 16: (32, 128)}
@@ -138,7 +139,7 @@ def choose(
     if inner == 1:
         outer, inner, pitch = 1, outer, outer
     whole_rows = max_vector(itemsize, offset, n * inner)
-    if n > CELL_LOADS and pitch == inner and inner in GROUP_COLUMNS and whole_rows % inner == 0:
+    if n >= GROUP_ROWS and pitch == inner and inner in GROUP_COLUMNS and whole_rows % inner == 0:
         if n * inner <= WARP * whole_rows * min(SHORT_LOADS[whole_rows * itemsize], GROUP_HELD // inner):
             return [_groups(operation, itemsize, whole_rows, outer, n * inner, n * inner, inner)]
     widest = min(16 // itemsize, 8)
@@ -260,7 +261,8 @@ def _rows(operation, vector, offset, outer, n, pitch):
     accesses = ceil_div(n + offset, vector)
     if outer * accesses <= THREADS * _blocks_wanted():
         loads, alone = 1, accesses <= FEW_THREADS * FEW_ACCESSES
-        threads = min(FEW_THREADS, max(THREADS, next_power_of_two(accesses))) if alone else THREADS
+        least = SHORT_ROW if accesses <= SHORT_ROW else THREADS
+        threads = min(FEW_THREADS, max(least, next_power_of_two(accesses))) if alone else THREADS
     else:
         rows_fit = _blocks_wanted() <= 4 * outer <= 4 * WARP_ROWS * _blocks_wanted()
         fits = ALONE_ROW[0] <= accesses <= ALONE_ROW[1] and outer * accesses * 16 <= ALONE_BYTES

@@ -397,7 +397,7 @@ def test_few_long_rows_from_any_address(dtype, monkeypatch):
     ("f4", (4001, 10, 3), "cells", 47), ("f2", (300, 11, 9), "columns", 300), ("f2", (1, 41, 301), "columns", 5),
     ("f4", (1, 631, 5), "columns", 1), ("f8", (1, 70, 260), "columns", 5), ("f2", (1, 300, 500), "columns", 4),
     ("f4", (1, 5000, 7), "columns", 19), ("f4", (1, 520, 501), "skewed", 80), ("f4", (70, 300, 2), "groups", 9),
-    ("f2", (70, 12, 4), "groups", 3), ("f2", (33, 100, 8), "groups", 5), ("i1", (9, 7, 8), "groups", 1),
+    ("f2", (70, 40, 4), "groups", 9), ("f2", (33, 100, 8), "groups", 5), ("i1", (9, 35, 8), "groups", 2),
 ])  # fmt: skip
 def test_who_takes_the_rows(dtype, shape, kernel, blocks, monkeypatch):
     """A thread alone, if there are many; lanes, of few columns; a block, if its rows are few; or several blocks."""
@@ -412,6 +412,14 @@ def test_who_takes_the_rows(dtype, shape, kernel, blocks, monkeypatch):
     assert (launch.dispatcher.py_func.__name__, math.prod(launch.griddim)) == (kernel, blocks)
     trace, exact = gpukit.trace(launch, *arguments), x.sum(1, dtype=first.partial).astype(first.result)
     assert trace.findings == [] and np.array_equal(out.copy_to_host(), exact.reshape(-1))
+
+
+@pytest.mark.parametrize(("dtype", "n", "threads"), [("i1", 1001, 64), ("i1", 1041, 256), ("f4", 4099, 1024)])
+def test_threads_of_a_row_alone(dtype, n, threads):
+    first, _ = operators.make_operations("max", np.dtype(dtype))
+    (launch,) = cost.choose(first, first.result.itemsize, 0, 47, n, 1, n, True)
+    assert (launch.kernel.py_func.__name__, launch.grid, launch.block) == ("rows", 47, threads)
+    check(filled((47, n), dtype), 1, "max")
 
 
 def test_threads_of_few_strided_elements_have_several():
