@@ -1,5 +1,6 @@
 """Compiled kernels on disk: what their names depend on, the files, and a kernel there and back."""
 
+import functools
 import json
 import math
 import os
@@ -274,6 +275,29 @@ def test_calls_of_other_shapes_need_no_other_kernels():
         for m, n, k in ((1, 40, 60), (33, 1, 17), (48, 64, 16), (5, 7, 9), (60, 60, 60)):
             matmul.matmul(cuda.device_array((m, k), np.float32), cuda.device_array((k, n), np.float32))
     assert needed and needed <= found
+
+
+def test_each_kernel_is_compiled_by_one_process_unless_it_is_there(folder, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(kernel_cache, "path_of", lambda *form: folder / fingerprint(*form).hex())
+    monkeypatch.setattr(_numba, "share_memory", lambda most: None)
+    monkeypatch.setattr(_numba, "compiled_kernel", lambda *launch: compiled.append(launch[0].dispatcher))
+    monkeypatch.setattr(compiling, "find_forms", functools.partial(compiling.find_forms, most=1 << 10))
+
+    def compile_part(part, wanted, taken):
+        ((name, dtype, files),) = compiling._compile(["scan"], ["float32"], 3, part, wanted, taken)
+        assert (name, dtype) == ("scan", "float32") and files <= set(wanted) | {path.name for path in folder.iterdir()}
+        return files
+
+    folder.mkdir()
+    wanted, taken = {}, {}
+    files = [compile_part(part, wanted, taken) for part in range(3)]
+    assert set.union(*files) == set(wanted) == set(taken) and len(compiled) == len(taken)
+    assert sum(map(len, files)) > len(taken)  # some are found by several
+    for file in wanted:
+        (folder / file).touch()
+    compile_part(0, {}, {})
+    assert len(compiled) == len(taken)
 
 
 def test_a_dtype_that_a_function_does_not_take_is_said():
