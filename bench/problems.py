@@ -83,6 +83,9 @@ KEPT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("reduce", {"shape": [25_427, 3576], "axis": [1], "op": "mean", "dtype": "float32"}),
     ("reduce", {"shape": [2, 2_614_294, 1], "axis": [2], "op": "max", "dtype": "int64", "layout": "apart"}),
     ("reduce", {"shape": [52, 2_023_030], "axis": [0], "op": "mean", "dtype": "float16"}),
+    ("reduce", {"shape": [631, 5], "axis": [0], "op": "min", "dtype": "float32"}),
+    ("reduce", {"shape": [52_428, 100, 3], "axis": [1], "op": "sum", "dtype": "float32"}),
+    ("reduce", {"shape": [39_321, 100, 8], "axis": [1], "op": "mean", "dtype": "float16"}),
     ("matmul", {"lead": [[104], []], "mnk": [9176, 16, 57], "dtype": "float32", "layout": "TT"}),
     ("matmul", {"lead": [[296], [296]], "mnk": [1037, 7, 206], "dtype": "float32", "layout": "TN"}),
     ("matmul", {"lead": [[], []], "mnk": [54, 54, 500_000], "dtype": "float32", "layout": "TN"}),
@@ -94,6 +97,7 @@ KEPT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("matmul", {"lead": [[], []], "mnk": [63, 393_044, 96], "dtype": "float16", "layout": "NN"}),
     ("matmul", {"lead": [[], []], "mnk": [8960, 136, 41], "dtype": "float32", "layout": "NT"}),
     ("scan", {"shape": [100_000, 3], "axis": 0, "op": "sum", "dtype": "float32"}),
+    ("scan", {"shape": [198_593, 33, 2], "axis": 1, "op": "sum", "dtype": "float32"}),
     ("topk", {"shape": [13, 365_341], "axis": 1, "k": 16, "largest": False, "dtype": "float16"}),
 )
 
