@@ -47,7 +47,7 @@ from gpukit.matmul.operands import (
     turned,
     which_of,
 )
-from gpukit.matmul.packed import MAX_COLUMNS, pack, packed, square_of, takes_vectors
+from gpukit.matmul.packed import MAX_COLUMNS, holds_whole, pack, packed, square_of, takes_vectors
 from gpukit.matmul.streamed import boxes_of, is_streamed, shared_bytes_of, streamed, threads_of
 from gpukit.matmul.tensor import array_of, both_rows, reads_grouped, takes_high, tensor_launches
 from gpukit.matmul.vector import (
@@ -706,17 +706,20 @@ def _slim_launches(tile: slim.SlimTile, flat: Flat, m, n, work):
 
 
 def _copies_apart(flat: Flat, m, n):
-    """Whether `packed` copies rows across K, which are not in one piece, by single elements."""
-    inner_b = flat.k if flat.b.layout == "T" else n
-    wide = dtype_of(flat.out) == np.float32 and _has_fours(flat.a, m) and _has_fours(flat.b, inner_b)
-    return flat.a.layout == "T" and m > MAX_COLUMNS and not wide
+    """Whether `packed` copies rows of ``a`` by single elements that are not in one piece."""
+    a, b, k, batch, itemsize = flat.a, flat.b, flat.k, flat.batch, dtype_of(flat.out).itemsize
+    if itemsize == 4 and _has_fours(a, k if a.layout == "N" else m) and _has_fours(b, k if b.layout == "T" else n):
+        return False
+    dense = (a.layout == "N" or m <= MAX_COLUMNS) and is_dense(a, m, k, a.layout == "N", batch)
+    return not dense or not holds_whole(m, n, k, itemsize)
 
 
 def _takes_packed(flat: Flat, m, n):
     """Whether small matrices, or a few columns, are multiplied by `packed`."""
     if 1 in (m, n):
         is_along = flat.a.layout == "N" if n == 1 else flat.b.layout == "T"
-        return takes_vectors(max(m, n), flat.k, flat.batch, is_along, dtype_of(flat.out).itemsize)
+        matrix = flat.a if n == 1 else flat.b
+        return takes_vectors(max(m, n), flat.k, flat.batch, is_along, dtype_of(flat.out).itemsize, matrix.wide)
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
     apart, itemsize = _copies_apart(flat, m, n), dtype_of(flat.out).itemsize
     return prefers_packed(m, n, flat.k, flat.batch, itemsize, multiprocessors, apart)

@@ -235,9 +235,10 @@ TURN_LAST_GAIN, TURN_GAIN, TURN, TURN_BYTES, MAX_TURNED = 0.027, 0.066, 3.0, 3.5
 STREAM_GAIN = 0.045
 #: Limits on cutting K: parts, elements of all parts, steps of a part, matrices; the steps of one of more parts.
 MAX_PARTS, MAX_ELEMENTS, MIN_STEPS, MAX_MATRICES, MIN_LONG_STEPS = 96, 16 << 20, 2, MAX_GRID_YZ, 16
-#: Share of a step that does not shorten if lanes load several elements at a time. Tiles have the times of single ones.
-#: By so many times the first step a further one of a `ShallowTile` takes longer.
-ALWAYS, LATER = 0.2, 1.1
+#: Share of a step that does not shorten if lanes load several elements at a time.
+#: What loads of single elements of ``b`` take, of which a lane has more. By so many times the first step a further one
+#: of a `ShallowTile` takes longer.
+ALWAYS, SINGLE, LATER = 0.2, 2.0, 1.1
 #: Of an axis.
 MAX_SIZE = 2**31 - 1
 #: Tiles of `SPEEDS` for which a result is cut in two pieces, and the factor by which these must be faster. On an H200
@@ -307,7 +308,7 @@ def _loading(speed, widths):
     if not isinstance(tile, ShallowTile | SlicedTile):
         return speed
     rows, columns = (tile.rows, tile.columns) if isinstance(tile, SlicedTile) else (tile.warp_rows, tile.warp_columns)
-    loads = (rows / widths[0] + columns / widths[1]) / (rows + columns)
+    loads = (rows / widths[0] + columns * (SINGLE if widths[1] == 1 else 1 / widths[1])) / (rows + columns)
     factor = ALWAYS + (1 - ALWAYS) * loads
     return speed._replace(work=factor * speed.work, latency=factor * speed.latency)
 

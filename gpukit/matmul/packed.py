@@ -18,7 +18,7 @@ from gpukit.matmul.vector import make_number, total_of
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
 
-__all__ = ["MAX_COLUMNS", "Packing", "pack", "packed", "packed_time", "square_of", "takes_vectors"]
+__all__ = ["MAX_COLUMNS", "Packing", "holds_whole", "pack", "packed", "packed_time", "square_of", "takes_vectors"]
 
 #: Rows of a thread, and columns at most; elements of a wide copy.
 SQUARE, WIDE = 4, 4
@@ -53,10 +53,19 @@ def packed_time(m: int, n: int, k: int, batch: int, itemsize: int) -> float:
     return LAUNCH + steps + squares * (MILLION_THREADS + MILLION_STEPS * k) + MEGABYTE[itemsize] * nbytes
 
 
-def takes_vectors(count: int, k: int, batch: int, is_along: bool, itemsize: int) -> bool:
-    """Whether `packed` is faster for matrices of ``count`` rows by vectors; ``is_along``: they lie along K."""
+def takes_vectors(count: int, k: int, batch: int, is_along: bool, itemsize: int, wide: bool) -> bool:
+    """Whether `packed` is faster for matrices of ``count`` rows by vectors; ``is_along``: they lie along K; ``wide``:
+    in rows that begin and end at multiples of 16 bytes.
+    """
+    if itemsize == 2 and wide and not is_along:
+        return False
     small = batch > WARP and count * k <= (MAX_SHORT if itemsize == 2 else MAX_MATRIX)
     return k > 0 and (small or count * batch >= MIN_RESULTS and k <= (MAX_ALONG if is_along else MAX_ACROSS))
+
+
+def holds_whole(m: int, n: int, k: int, itemsize: int) -> bool:
+    """Whether the shared memory of a block holds a unit, and its columns, for all of K."""
+    return (min(m, MAX_ROWS) + n) * (k + WIDE) * itemsize <= MAX_SHARED
 
 
 class Packing(NamedTuple):

@@ -14,8 +14,8 @@ from warpstep.limits import WARP
 
 __all__ = ["THREADS", "SlimTile", "choose_slim", "slim"]
 
-#: The largest K, and that of tiles as wide as a few rows. The threads of a block.
-MAX_K, MAX_WIDE_K, THREADS = 20, 16, 256
+#: The largest K, that of tiles as wide as a few rows, and of up to 32 long rows. The threads of a block.
+MAX_K, MAX_WIDE_K, MAX_FEW_K, THREADS = 20, 16, 24, 256
 #: Elements of a wide load; lanes that copy neighbours along K.
 FOUR, SECTOR = 4, 8
 #: The fewest columns of a result, by the bytes of an element. With 256 or more of them, one of up to 8 rows has tiles
@@ -74,6 +74,8 @@ def choose_slim(m: int, n: int, k: int, batch: int, itemsize: int, wide: bool) -
     if not is_short and 0 < k <= MAX_WIDE_K and SHORT_ROW < n < MIN_COLUMNS[itemsize]:  # many short rows
         tile = SlimTile(16, 1, 8, MAX_WIDE_K) if n <= WARP else SlimTile(8, 2, 8, MAX_WIDE_K)
         return tile if m >= tile.rows and m * n * batch >= MIN_MANY else None
+    if itemsize == 4 and MAX_K < k <= MAX_FEW_K and m <= WARP and n >= MIN_LONG and not wide:
+        return SlimTile(8, 4, 4, MAX_FEW_K) if m * n * batch >= MIN_LARGE else None
     if k == 0 or k > MAX_K or n < MIN_COLUMNS[itemsize] or m * n * batch < (MIN_SHORT if is_short else MIN_RESULTS):
         return None
     if m <= FEW_ROWS and n >= MIN_LONG and k <= MAX_WIDE_K:

@@ -283,6 +283,7 @@ SLIM = [
     (np.float32, "NT", (130, 26, 4)),
     (np.float32, "NN", (129, 20, 16)),
     (np.float64, "NN", (66, 39, 3)),
+    (np.float32, "NN", (30, 301, 23)),
 ]
 
 
@@ -291,6 +292,8 @@ def test_a_small_k(dtype, layout, shape, monkeypatch):
     """In batches with one b, with alpha and beta; what a trace finds."""
     monkeypatch.setattr("gpukit.matmul.slim.MIN_MANY", 1)
     (m, n, k), matrices = shape, 2
+    if k > 20:
+        monkeypatch.setattr("gpukit.matmul.slim.MIN_LARGE", 1)
     a, b = (x.astype(dtype) for x in operands((matrices, m, k), (k, n)))
     c = np.ones((matrices, m, n), dtype)
     last = [(*range(x.ndim - 2), *(x.ndim - 2 + i for i in ORDERS[way])) for x, way in zip((a, b), layout, strict=True)]

@@ -161,6 +161,20 @@ def test_lanes_load_neighbours(layout, shape, tile, monkeypatch):
     check(one, wide_a, wide_b, "bfloat16", 1, 2, 1.0)
 
 
+@pytest.mark.parametrize("tile", [ShallowTile(64, 64, 64), ShallowTile(32, 128, 64)])
+@pytest.mark.parametrize("layout", ["NN", "TT"])
+def test_one_step_of_several_instructions(layout, tile, monkeypatch):
+    prefer(monkeypatch, "small")
+    monkeypatch.setattr(tensor, "choose_tensor", lambda *_: (tile, 1))
+    m, n, k = 70, 2 * tile.columns - 5, tile.depth // 2 - 3
+    (a, wide_a), (b, wide_b) = random_matrix((m, k), "float16"), random_matrix((k, n), "float16")
+    arrays = [laid_out(x, (0, 1) if letter == "N" else (1, 0)) for x, letter in zip((a, b), layout, strict=True)]
+    out = cuda.to_device(np.full((m, n), np.nan, np.float16))
+    ((launch, arguments),) = matmul.steps("fast", *arrays, out)
+    assert gpukit.trace(launch, *arguments).findings == []
+    check(out, wide_a, wide_b, "float16")
+
+
 def test_small_tiles_read_rows_that_begin_anywhere(monkeypatch):
     """All layouts, of memory that begins and ends at no multiple of 16 bytes."""
     prefer(monkeypatch, "small")
