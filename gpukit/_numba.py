@@ -283,7 +283,7 @@ def _kept_library():
         text: bytes
 
         @property
-        def modules(self):  # for a device of another compute capability, and for ``inspect_llvm``
+        def llvm_strs(self):  # for a device of another compute capability, and for ``inspect_llvm``
             return json.loads(zlib.decompress(self.text))
 
     return Library

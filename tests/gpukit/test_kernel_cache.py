@@ -234,6 +234,8 @@ def there_and_back(folder, monkeypatch):
     for name in ("entry_name", "signature", "cooperative", "argument_types", "lineinfo"):
         assert getattr(again, name) == getattr(first, name)
     library, before = again._codelibrary, first._codelibrary
+    with _numba.quickly():  # as where a kernel is loaded for a device of another compute capability
+        assert library.llvm_strs == before.llvm_strs
     assert library.get_cubin().code == before.get_cubin().code
     assert library.get_llvm_str() == before.get_llvm_str() and library.get_asm_str() == before.get_asm_str()
     assert not compiled(max_registers=32)[1]
