@@ -152,9 +152,11 @@ def _texts_of(library):
 
 
 def _text_of(module):
-    if "text" not in module.__dict__:
-        module.text = str(module)
-    return module.text
+    """Print the module of a function, unless it was printed with the same linkage: kernels for debuggers change it."""
+    linkage = [function.linkage for function in module.functions]
+    if module.__dict__.get("printed", ([None],))[0] != linkage:
+        module.printed = linkage, str(module)
+    return module.printed[1]
 
 
 def cache_compiled(kernel, load: Callable, save: Callable):

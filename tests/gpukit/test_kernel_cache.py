@@ -217,10 +217,14 @@ def test_a_kernel_comes_back_as_it_was_compiled(folder, monkeypatch):
 def there_and_back(folder, monkeypatch):
     import numba.cuda
 
+    @numba.cuda.jit(device=True)
+    def twice(value):
+        return 2 * value
+
     def double(x, out):
         i = numba.cuda.grid(1)
         if i < x.size:
-            out[i] = 2 * x[i]
+            out[i] = twice(x[i])
 
     double.__module__ = "gpukit.tests"
 

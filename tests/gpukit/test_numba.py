@@ -99,7 +99,7 @@ def test_a_function_that_two_others_call_is_printed_once(monkeypatch):
     from gpukit import _numba
 
     class Module:
-        times = 0
+        times, functions = 0, ()
 
         def __str__(self):
             self.times += 1
@@ -113,7 +113,9 @@ def test_a_function_that_two_others_call_is_printed_once(monkeypatch):
         assert libraries[0].llvm_strs == ["module 1"] * 3
         modules = [another, shared]
         assert libraries[1].get_llvm_str() == "module 1\n\nmodule 1"
-    assert [module.times for module in (kernel, another, shared, own)] == [1] * 4
+        assert [module.times for module in (kernel, another, shared, own)] == [1] * 4
+        shared.functions = [SimpleNamespace(linkage="weak_odr")]
+        assert _numba._texts_of(CUDACodeLibrary(None, "kernel"))[1] == "module 2"
     assert CUDACodeLibrary.llvm_strs is plain
 
 
