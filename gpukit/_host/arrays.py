@@ -265,7 +265,8 @@ def check_kind(name, array):
     if isinstance(array, np.ndarray) and interface is None:
         return
     if interface is None:
-        convertible = has_attributes(array, "__array__") or isinstance(array, list | tuple) and name != "out"
+        described = has_attributes(array, "__array__") or has_attributes(array, "__array_interface__")
+        convertible = described or isinstance(array, list | tuple) and name != "out"
         hint = f": np.asarray({name})" if convertible else ""
         raise TypeError(f"{name} is {type_name(array)}; it must be a NumPy array or a device array{hint}")
     _check_interface(name, array, interface)

@@ -511,6 +511,11 @@ REFUSED = [
     (lambda: conv.extra_memory((1,) * 4, (1,) * 4, itemsize=float("nan")), TypeError, "itemsize is nan"),
     (lambda: resize.blob(IMAGE, (2, 2), factor=(1, 1e39, 1)), ValueError, "factor is .* within the range of float32"),
     (lambda: reduce.reduce([1.0]), TypeError, r"x is a list; it must be .* device array: np.asarray\(x\)$"),
+    (
+        lambda: scan.sort(type("Picture", (), {"__array_interface__": {}})()),
+        TypeError,
+        r"a Picture; .*np.asarray\(x\)$",
+    ),
     (lambda: reduce.reduce(A, out=[1.0]), TypeError, "out is a list; it must be .* device array$"),
     (lambda: streams.is_pinned([1.0]), TypeError, r"array is \[1.0\]; it must be a NumPy array"),
     (lambda: timing.Timing(()), ValueError, r"samples is \(\); it must hold the seconds of one repetition"),
