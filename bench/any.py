@@ -41,7 +41,9 @@ PATIENCE = 120.0, 60.0
 
 def add_options(parser):
     """Add the options of ``gpukit bench any``."""
-    parser.add_argument("--seed", type=int, default=1, help="of the problems (default: 1)")
+    parser.add_argument(
+        "--seed", type=int, nargs="+", default=[1], help="of the problems (default: 1); each has --count of them"
+    )
     parser.add_argument("--count", type=int, default=150, help="of problems, over all functions (default: 150)")
     parser.add_argument(
         "--function", action="append", choices=FUNCTIONS, help="draw for this one only; may be repeated"
@@ -51,11 +53,11 @@ def add_options(parser):
     parser.add_argument("--jobs", type=int, default=jobs, help=f"processes that share the problems (default: {jobs})")
 
 
-def problems_of(seed: int, count: int, functions: list[str]) -> list[Problem]:
-    """Draw the problems of a run, function by function in turns, before them the kept ones."""
-    rng = np.random.default_rng(seed)
+def problems_of(seeds: list[int], count: int, functions: list[str]) -> list[Problem]:
+    """Draw the problems of a run, function by function and seed by seed in turns, before them the kept ones."""
+    generators = [np.random.default_rng(seed) for seed in seeds]
     kept = [Problem(function, settings) for function, settings in KEPT if function in functions]
-    return kept + [draw(functions[i % len(functions)], rng) for i in range(count)]
+    return kept + [draw(functions[i % len(functions)], rng) for i in range(count) for rng in generators]
 
 
 @contextlib.contextmanager
@@ -123,7 +125,7 @@ def measure_part(part: int, jobs: int, drawn: list, stop: float | None, lock: st
         if stop and time.time() > stop:
             return
         try:
-            records, right = measure(problem, np.random.default_rng([drawn[0], i]), lock)
+            records, right = measure(problem, np.random.default_rng([*drawn[0], i]), lock)
         except Exception as error:
             print(f"  FAILED: {problem}: {type(error).__name__}: {error}", flush=True)
             records, right = [], False

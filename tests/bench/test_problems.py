@@ -71,13 +71,21 @@ def test_processes_share_the_problems(monkeypatch, tmp_path):
 
     monkeypatch.setattr(bench_any, "measure", measure)
     monkeypatch.setenv("GPUKIT_BENCH_ANSWERS", str(tmp_path / "answers"))
-    drawn = 3, 6, ["resize", "reduce"]
+    drawn = [3, 4], 6, ["resize", "reduce"]
     for part in range(2):
         bench_any.measure_part(part, 2, drawn, None, str(tmp_path / "answers"))
     problems = bench_any.problems_of(*drawn)
     answers = [json.loads(line)[1] for line in (tmp_path / "answers").read_text().splitlines()]
     expected = [[i, [], False] if p.function == "reduce" else [i, [str(p)], True] for i, p in enumerate(problems)]
     assert sorted(answers) == expected
+
+
+def test_seeds_draw_as_each_would_alone():
+    alone = [bench_any.problems_of([seed], 4, ["scan", "sort"]) for seed in (3, 4)]
+    kept = len(alone[0]) - 4
+    both = bench_any.problems_of([3, 4], 4, ["scan", "sort"])
+    assert both[:kept] == alone[0][:kept] == alone[1][:kept]
+    assert [both[kept::2], both[kept + 1 :: 2]] == [problems[kept:] for problems in alone]
 
 
 def test_the_distribution_of_the_ratios():
