@@ -22,6 +22,7 @@ from gpukit.conv.depthwise import (
     depthwise_pairs,
     is_along,
     make_tiling,
+    unit_of,
 )
 from gpukit.conv.fast import Layout, specialised
 from gpukit.conv.fourier import fourier_us, takes_fourier
@@ -238,23 +239,27 @@ def depthwise_reads_last(x: Any, weight_shape: tuple, geometry: Geometry, groups
     """Whether a depthwise kernel reads images in place, with their channels last."""
     if not _is_depthwise(x.shape, weight_shape, geometry) or not lies_last(x) or x.is_c_contiguous():
         return False
-    itemsize, aligned = dtype_of(x).itemsize, address_of(x) % 16 == 0 and groups * dtype_of(x).itemsize % 16 == 0
-    if weight_shape[0] != groups or not aligned or itemsize > 4:
+    unit = _unit_of(x)
+    if weight_shape[0] != groups or not unit or dtype_of(x).itemsize > 4:
         return False
-    return _tiling(x.shape, weight_shape, geometry, itemsize, False)[2] <= MAX_TILE
+    return _tiling(x, unit, weight_shape, geometry, False)[2] <= MAX_TILE
 
 
-def _tiling(x_shape, weight_shape, geometry, itemsize, biased):
-    kernel = tuple(map(int, weight_shape[2:]))
-    return make_tiling(x_shape[1], geometry.out_size, kernel, _steps(geometry), itemsize, biased)
+def _unit_of(x):
+    return unit_of(x.shape[1], address_of(x), dtype_of(x).itemsize)
+
+
+def _tiling(x, unit, weight_shape, geometry, biased):
+    kernel, itemsize = tuple(map(int, weight_shape[2:])), dtype_of(x).itemsize
+    return make_tiling(x.shape[1], unit, geometry.out_size, kernel, _steps(geometry), itemsize, biased)
 
 
 def _launch_depthwise_last(convolution, stream):
     """Make (launch, arguments) for images with their channels last."""
     x, weight, bias, out, geometry, _ = convolution
-    dtype = dtype_of(x)
-    tiling, blocks, nbytes = _tiling(x.shape, weight.shape, geometry, dtype.itemsize, bias is not None)
-    kernel = depthwise_last(tuple(map(int, weight.shape[2:])), *_steps(geometry), FORMS[dtype.name].element)
+    dtype, unit = dtype_of(x), _unit_of(x)
+    tiling, blocks, nbytes = _tiling(x, unit, weight.shape, geometry, bias is not None)
+    kernel = depthwise_last(tuple(map(int, weight.shape[2:])), *_steps(geometry), FORMS[dtype.name].element, unit)
     intrinsics.allow_dynamic_shared(kernel, nbytes)
     launch = configure_quietly(kernel, x.shape[0] * blocks, LAST_THREADS, stream, nbytes)
     arrays = (array.reshape(array.size) for array in (weight, weight if bias is None else bias, out))

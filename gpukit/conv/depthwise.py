@@ -7,7 +7,17 @@ import numpy as np
 
 from gpukit.backend import cuda, float32, uint32, uint64
 from gpukit.conv.windows import Divisor, covered, divided, make_divisor
-from gpukit.intrinsics import commit_copies, copy_async4, copy_async8, load2, load4, store2, wait_copies
+from gpukit.intrinsics import (
+    commit_copies,
+    copy_async,
+    copy_async2,
+    copy_async4,
+    copy_async8,
+    load2,
+    load4,
+    store2,
+    wait_copies,
+)
 from gpukit.intrinsics.bfloat16 import element_of, value_of
 from warpstep.integers import ceil_div
 
@@ -22,6 +32,7 @@ __all__ = [
     "depthwise_pairs",
     "is_along",
     "make_tiling",
+    "unit_of",
 ]
 
 #: Values of the kernel, all of which a thread holds in registers, neighbouring values of a thread, and pixels from one
@@ -156,8 +167,10 @@ def is_along(kernel: tuple[int, ...], dilation: tuple[int, int]) -> bool:
 
 # -- images whose channels are last ----------------------------------------------------------------
 
-#: Threads of a block of `depthwise_last`; columns and values of its tile, at most, and channels that it may have.
-LAST_THREADS, MAX_COLUMNS, MAX_VALUES, CHANNELS = 128, 32, 4096, (16, 32, 64)
+#: Threads of a block of `depthwise_last`; columns and values of its tile, at most; channels that it may have, or fewer
+#: if an image does; channels of a thread.
+LAST_THREADS, MAX_COLUMNS, MAX_VALUES, CHANNELS, QUAD = 128, 32, 4096, (16, 32, 64), 4
+COPIES = {1: copy_async, 2: copy_async2, 4: copy_async4, 8: copy_async8}
 
 
 class Tiling(NamedTuple):
@@ -168,7 +181,7 @@ class Tiling(NamedTuple):
     strips: Divisor  # of a channel: values of ``MAX_RUN`` rows
     channels: np.uint32
     pitch: np.uint32  # elements from one pixel in shared memory to the next
-    units: Divisor  # of 16 bytes of a pixel
+    units: Divisor  # of a pixel, which are copied at a time
     pixels: np.uint32  # of the tile of the image
     across: Divisor  # of them in a row
     tiles_w: Divisor
@@ -178,18 +191,30 @@ class Tiling(NamedTuple):
     biased: np.bool_
 
 
-def make_tiling(channels: int, out_size: tuple, kernel: tuple, steps: tuple, itemsize: int, biased: bool):
-    """Make the Tiling for images of so many channels; return it, the blocks of an image, and bytes of shared memory."""
+def unit_of(channels: int, address: int, itemsize: int) -> int:
+    """Return how many channels of a pixel can be copied at a time: as many as 16 bytes have, or fewer; 0 if none, as a
+    copy has 4 bytes or more.
+    """
+    fits = (n for n in COPIES if 4 <= n * itemsize <= 16 and channels % n == 0 and address % (n * itemsize) == 0)
+    return max(fits, default=0)
+
+
+def make_tiling(channels: int, unit: int, out_size: tuple, kernel: tuple, steps: tuple, itemsize: int, biased: bool):
+    """Make the Tiling for images of so many channels, ``unit`` of which are copied at a time; return it, the blocks of
+    an image, and bytes of shared memory.
+    """
     (out_h, out_w), ((stride_h, stride_w), (dilation_h, dilation_w)) = out_size, steps
     tiles_w = ceil_div(out_w, MAX_COLUMNS)
     columns = ceil_div(out_w, tiles_w) if tiles_w == 1 else MAX_COLUMNS
     held = next((n for n in CHANNELS if 4 * MAX_RUN * columns * n >= MAX_VALUES // 2 or n >= channels), CHANNELS[-1])
+    held = min(held, QUAD * ceil_div(channels, QUAD))
     most = max(1, MAX_VALUES // (columns * held * MAX_RUN))
     rows = MAX_RUN * min(most, ceil_div(out_h, MAX_RUN))
     tiles = ceil_div(out_h, rows), ceil_div(out_w, columns), ceil_div(channels, held)
     down, across = covered(rows, stride_h, kernel[0], dilation_h), covered(columns, stride_w, kernel[1], dilation_w)
-    unit = 16 // itemsize
-    pitch = held + unit
+    wide = max(unit, QUAD)
+    held = wide * ceil_div(held, wide)
+    pitch = held if held // wide % 2 else held + wide  # neighbouring pixels begin in other banks
     tiling = Tiling(
         rows=np.uint32(rows),
         columns=make_divisor(columns),
@@ -209,17 +234,17 @@ def make_tiling(channels: int, out_size: tuple, kernel: tuple, steps: tuple, ite
 
 
 @functools.cache
-def depthwise_last(kernel, stride, dilation, element):
+def depthwise_last(kernel, stride, dilation, element, unit):
     """Make the kernel ``depthwise_last[blocks, LAST_THREADS, stream, nbytes](x, weight, bias, out, geometry, tiling)``
-    for flat arrays: images with their channels last, of which there is a multiple of 4, with rows of a multiple of 16
-    bytes, and a result with its channels first.
+    for flat arrays: images with their channels last, of which there is a multiple of ``unit``, and a result with its
+    channels first.
 
-    A block copies a tile of an image to shared memory, some channels of it. A thread then computes four channels of
-    ``MAX_RUN`` values below one another.
+    A block copies a tile of an image to shared memory, some channels of it, ``unit`` at a time. A thread then computes
+    four channels of ``MAX_RUN`` values below one another.
     """
     (kernel_h, kernel_w), (stride_h, stride_w), (dilation_h, dilation_w), run = kernel, stride, dilation, MAX_RUN
-    rows, taps, half = covered(run, stride_h, kernel_h, dilation_h), kernel_h * kernel_w, element.bitwidth == 16
-    copy, unit = (copy_async8, 8) if half else (copy_async4, 4)
+    rows, taps = covered(run, stride_h, kernel_h, dilation_h), kernel_h * kernel_w
+    copy, whole = COPIES[unit], unit % QUAD == 0
     most, size = CHANNELS[-1], taps * CHANNELS[-1]
 
     @cuda.jit
@@ -279,9 +304,11 @@ def depthwise_last(kernel, stride, dilation, element):
             if right < geometry.out_w.value and channel < tiling.all_channels:
                 plane = uint64(sample * tiling.all_channels + channel) * uint64(geometry.positions.value)
                 for e in range(4):
-                    extra = float32(value_of(bias[channel + uint32(e)])) if tiling.biased else float32(0)
+                    is_channel = whole or channel + uint32(e) < tiling.all_channels
+                    is_biased = tiling.biased and is_channel
+                    extra = float32(value_of(bias[channel + uint32(e)])) if is_biased else float32(0)
                     for j in range(run):
-                        if uint32(down + uint32(j)) < geometry.out_h:
+                        if is_channel and uint32(down + uint32(j)) < geometry.out_h:
                             at = plane + uint32(uint32(down + uint32(j)) * geometry.out_w.value + right)
                             out[at] = element_of(sums[j, e] + extra, out)
                     plane += uint64(geometry.positions.value)

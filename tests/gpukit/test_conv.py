@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import gpukit
 from gpukit import conv
-from gpukit._host.arrays import as_words, device_array_of
+from gpukit._host.arrays import address_of, as_words, device_array_of
 from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
-from gpukit.conv import api, columns, cost, gemm, windows
+from gpukit.conv import api, columns, cost, depthwise, gemm, windows
 from gpukit.conv.warpgroups import FORMS
 
 #: Examples of tests that compile a kernel for each: on a GPU that takes seconds.
@@ -481,11 +481,44 @@ def test_products_of_pixels_and_of_whole_images(monkeypatch, dtype, size, kernel
     ],
 )
 def test_images_with_their_channels_last_in_other_kernels(dtype, channels, groups, outs):
-    """They are copied, by positions or by tiles; depthwise kernels read rows of whole 16 bytes in place."""
+    """They are copied, by positions or by tiles, or depthwise kernels read them in place."""
     x, weight = random(2, channels, 9, 11, dtype=dtype), random(outs, channels // groups, 3, 3, dtype=dtype)
     exact, size = reference_conv(x, weight, None, groups, stride=2, padding=1, dilation=1)
     result = conv.conv2d(channels_last(x), cuda.to_device(weight), stride=2, padding=1, groups=groups).copy_to_host()
     difference = abs(values(result).reshape(exact.shape) - exact)
+    assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(dtype))).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "channels", "unit"),
+    [
+        (np.float32, 3, 1),
+        (np.float32, 10, 2),
+        (np.float32, 20, 4),
+        (np.float32, 67, 1),
+        (np.float16, 6, 2),
+        (np.float16, 7, 0),
+        (BFLOAT16, 8, 8),
+        (np.float64, 8, 0),
+    ],
+)
+def test_depthwise_kernels_read_any_number_of_channels_in_place(dtype, channels, unit):
+    """As many at a time as their number allows, at 4 to 16 bytes; a thread may have fewer channels than four."""
+    x, weight = random(2, channels, 9, 35, dtype=dtype), random(channels, 1, 3, 2, dtype=dtype)
+    bias, how = random(channels, dtype=dtype), {"stride": (1, 2), "padding": 1, "dilation": (2, 1)}
+    exact, size = reference_conv(x, weight, bias, channels, **how)
+    geometry, out = windows.make_geometry((9, 35), (3, 2), **how), poisoned(*exact.shape[:2], 7, 18, dtype=dtype)
+    arrays = [channels_last(x), *map(cuda.to_device, (weight, bias, out))]
+    assert cost.depthwise_reads_last(arrays[0], weight.shape, geometry, channels) == (unit > 0)
+    if unit:
+        assert depthwise.unit_of(channels, address_of(arrays[0]), x.itemsize) == unit
+        convolution = cost.Convolution(*map(as_words, arrays), geometry, channels)
+        launch, arguments = cost.direct_launch("depthwise", convolution, 0)
+        trace = gpukit.trace(launch, *arguments)
+        assert trace.findings == [] and trace.kernel == "depthwise_last"
+    else:
+        conv.conv2d(*arrays[:3], **how, groups=channels, out=arrays[3])
+    difference = abs(values(arrays[3].copy_to_host()).reshape(exact.shape) - exact)
     assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(dtype))).all()
 
 
