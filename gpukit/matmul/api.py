@@ -128,8 +128,6 @@ MAX_BLOCKS = MAX_GRID_YZ
 SINGLE_STORES_MIN_K = 512
 #: Tiles of so many elements gather rows that are not aligned before they store them, but for such a K.
 MIN_GATHERED = 64 * 64
-
-
 #: Elements of a matrix from which on a few vectors are transposed for it, and how many times smaller these must be.
 MIN_TURNED_FOR, MIN_TIMES_FEW = 1 << 22, 16
 

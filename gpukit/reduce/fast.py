@@ -325,10 +325,8 @@ def make_skewed(operation, vector, width, height, loads):
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     finish, owned, threads = operation.finish, (width - 1) * vector, width * height
-    add_rows, padded = (
-        make_add_rows(operation, vector, height, loads),
-        width + 128 // operation.partial.itemsize // vector,
-    )
+    add_rows = make_add_rows(operation, vector, height, loads)
+    padded = width + 128 // operation.partial.itemsize // vector
     per_row = vector * padded
 
     @cuda.jit
