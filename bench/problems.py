@@ -55,6 +55,7 @@ KEPT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("conv2d", {"x": [1, 92, 236, 236], "weight": [72, 5, 5], "padding": 2, "dtype": "float16"}),
     ("conv2d", {"x": [40, 56, 24, 24], "weight": [66, 9, 9], "padding": 4}),
     ("conv2d", {"x": [32, 16, 112, 112], "weight": [16, 3, 3], "padding": 1, "groups": 16, "layout": "last"}),
+    ("conv2d", {"x": [8, 10, 155, 155], "weight": [10, 3, 3], "groups": 10, "layout": "last"}),
     ("conv2d", {"x": [12, 149, 68, 42], "weight": [27, 16, 16], "padding": 8, "bias": True}),
     ("conv2d", {"x": [6, 3, 52, 52], "weight": [192, 4, 4], "stride": 4, "dtype": "float16", "layout": "last"}),
     ("matmul", {"lead": [[103], []], "mnk": [1634, 54, 4], "dtype": "float32", "layout": "NT"}),
