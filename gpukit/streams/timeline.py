@@ -131,13 +131,15 @@ class Timeline:
                 return self.plot(by, title, ax=ax)
         unit, factor = ("us", 1e6) if self.duration < 1e-3 else ("ms", 1e3)
         places = {name: row for row, name in enumerate(rows)}
+        longest_first = sorted(self.bars, key=lambda bar: bar.start - bar.end)
+        for bar in longest_first:
+            row, look = places[self._row_of(bar, by)], {"color": colors[bar.engine], "edgecolor": "white"}
+            length = (bar.end - bar.start) * factor
+            ax.barh(row, length, left=bar.start * factor, height=0.8, linewidth=0.6, **look)
         named: dict[int, list[float]] = {row: [] for row in places.values()}  # where a number stands already
-        for bar in sorted(self.bars, key=lambda bar: bar.start - bar.end):  # the longest first
-            row = places[self._row_of(bar, by)]
-            length, middle = bar.end - bar.start, (bar.start + bar.end) / 2
-            look = {"color": colors[bar.engine], "edgecolor": "white", "linewidth": 0.6}
-            ax.barh(row, length * factor, left=bar.start * factor, height=0.8, **look)
-            if length > 0.02 * self.duration and all(abs(middle - at) > 0.02 * self.duration for at in named[row]):
+        for bar in reversed(longest_first):  # of those at one place, that of the bar on top
+            row, middle, least = places[self._row_of(bar, by)], (bar.start + bar.end) / 2, 0.02 * self.duration
+            if bar.end - bar.start > least and all(abs(middle - at) > least for at in named[row]):
                 named[row].append(middle)
                 ax.text(middle * factor, row, str(bar.task), ha="center", va="center", fontsize=8)
         if by == "stream":

@@ -568,9 +568,18 @@ def test_the_picture_says_what_it_is(by, modelled):
     assert len(ax.patches) == len(BARS)
     names = [label.get_text() for label in ax.get_yticklabels()]
     assert names == (["stream 0", "stream 1"] if by == "stream" else list(ENGINES))
-    rows = [round(patch.get_y() + patch.get_height() / 2) for patch in ax.patches]
-    assert rows == [bar.stream if by == "stream" else ENGINES.index(bar.engine) for bar in BARS]
-    assert [patch.get_x() for patch in ax.patches] == pytest.approx([bar.start * 1e3 for bar in BARS])
+    drawn = sorted((round(p.get_y() + p.get_height() / 2), p.get_x(), p.get_width()) for p in ax.patches)
+    row_of = (lambda bar: bar.stream) if by == "stream" else (lambda bar: ENGINES.index(bar.engine))
+    expected = sorted((row_of(bar), bar.start * 1e3, (bar.end - bar.start) * 1e3) for bar in BARS)
+    assert drawn == [pytest.approx(place) for place in expected]
+
+
+def test_short_bars_are_drawn_over_long_ones():
+    """Of two numbers at one place, there is that of the bar on top."""
+    bars = (Bar("short", 1, 0, "kernel", 3e-3, 5e-3), Bar("long", 0, 0, "kernel", 0.0, 8e-3))
+    ax = Timeline(bars, "a device", False).plot("stream")
+    assert [patch.get_width() for patch in ax.patches] == pytest.approx([8, 2])
+    assert [text.get_text() for text in ax.texts] == ["1"]
 
 
 def test_there_is_a_picture_by_stream_and_by_engine_only():
