@@ -81,21 +81,10 @@ class Geometry(NamedTuple):
     @property
     def is_symmetric(self) -> bool:
         """Whether no window ends further behind the image than the first one begins before it."""
-        ends = (
-            covered(out, int(stride.value), int(kernel), int(gap)) - int(padding) <= int(size) + int(padding)
-            for out, stride, kernel, gap, padding, size in (
-                (self.out_h, self.stride_h, self.kernel_h, self.dilation_h, self.padding_h, self.height),
-                (
-                    self.out_w.value,
-                    self.stride_w,
-                    self.kernel_w.value,
-                    self.dilation_w,
-                    self.padding_w,
-                    self.width.value,
-                ),
-            )
-        )
-        return all(ends)
+        down = covered(*map(int, (self.out_h, self.stride_h.value, self.kernel_h, self.dilation_h)))
+        across = covered(*map(int, (self.out_w.value, self.stride_w.value, self.kernel_w.value, self.dilation_w)))
+        height, width = int(self.height) + 2 * int(self.padding_h), int(self.width.value) + 2 * int(self.padding_w)
+        return down <= height and across <= width
 
     @property
     def out_size(self) -> tuple[int, int]:
