@@ -175,7 +175,7 @@ def tensor_products():
     from gpukit.matmul.sliced import SlicedTile
     from gpukit.matmul.small import SmallTile
 
-    names = {"groups": "warpgroups", "across a": "turned", "across b": "turned"}
+    names = {"groups": "warpgroups", "few": "warpgroups", "across a": "turned", "across b": "turned"}
     small = {SmallTile: "small", ShallowTile: "shallow", SlicedTile: "sliced"}
     found = [
         (names.get(kind) or small.get(type(speed.tile), "warps"), speed.tile)

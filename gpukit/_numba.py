@@ -95,13 +95,14 @@ def launch_configuration_class() -> type:
 @with_room
 def compiled_kernel(launch, args: tuple) -> Any:
     """Find the compiled kernel that a configured one launches for these arguments, or compile it."""
-    from numba.cuda.dispatcher import _LAUNCH_CONFIG_KW, _dispatcher
+    from numba.cuda import dispatcher
 
     kernel = launch.dispatcher
     if kernel.specialized:
         return next(iter(kernel.overloads.values()))
+    name = getattr(dispatcher, "_LAUNCH_CONFIG_KW", None)  # from 0.30 on
     with quickly():
-        return _dispatcher.Dispatcher._cuda_call(kernel, *args, **{_LAUNCH_CONFIG_KW: launch})
+        return dispatcher._dispatcher.Dispatcher._cuda_call(kernel, *args, **({name: launch} if name else {}))
 
 
 @contextlib.contextmanager
@@ -232,7 +233,8 @@ def pack_compiled(compiled) -> tuple[dict, bytes, bytes]:
         If more than these belongs to it.
     """
     library = compiled._codelibrary
-    more = compiled.debug, compiled.extensions, compiled.launch_config_sensitive, library.referenced_objects
+    more = compiled.debug, compiled.extensions, library.referenced_objects
+    more += (getattr(compiled, "launch_config_sensitive", False),)  # from 0.30 on
     if any(more) or library._linking_files or library._setup_functions or library._teardown_functions:
         raise ValueError(f"{compiled.entry_name} is more than its code")
     ((capability, cubin),) = library._cubin_cache.items()

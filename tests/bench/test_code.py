@@ -44,3 +44,14 @@ def test_the_products_need_no_local_memory():
         assert record["local"] == 0 and record["loop"]["local"] == 0 and record["loop"]["float64"] == 0
         if record["variant"] == "fast":
             assert record["loop"]["shared, less"] == 0
+
+
+def test_products_on_tensor_cores_are_listed_with_the_kernels_of_their_tiles():
+    from gpukit.matmul import shallow, sliced, small, warpgroups, warps
+
+    groups = warpgroups.GroupTile
+    tiles = {"warpgroups": groups, "turned": groups, "warps": warps.WarpTile, "small": small.SmallTile}
+    tiles |= {"shallow": shallow.ShallowTile, "sliced": sliced.SlicedTile}
+    found = code.tensor_products()
+    assert {name for name, _ in found} == set(tiles) == set(code.TENSOR_PRODUCTS)
+    assert all(type(tile) is tiles[name] for name, tile in found)
