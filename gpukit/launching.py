@@ -80,4 +80,4 @@ class Call:
     def again(self):
         """Repeat the launches of ``plan`` with the arrays of this call; returns its result."""
         assert self.plan is not None
-        return self.plan.again(self._pointers, self._out)
+        return self.plan.again([*self._pointers], self._out)

@@ -258,6 +258,17 @@ def test_a_call_like_an_earlier_one_repeats_its_launches():
     np.testing.assert_allclose(out, a + b)
 
 
+def test_one_call_is_repeated_twice():
+    plans, x = launching.Plans(), cuda.to_device(RANDOM.random(5))
+    result = Output(x, x.shape, None, 0)
+    plans.call((x,), None, None).first([(add_weighted[1, 32], (x, x, 1.0, result.device))], result)
+    call = plans.call((x,), None, None)
+    one, other = call.again(), call.again()
+    assert one is not other
+    for array in (one, other):
+        np.testing.assert_array_equal(array.copy_to_host(), 2 * x.copy_to_host())
+
+
 def test_what_the_driver_is_passed(monkeypatch):
     """A driver that stands in for the GPU's decodes the configuration, and the parameters as a kernel reads them."""
     launches, codes = [], [0, 201, 0, 700]
