@@ -798,7 +798,8 @@ def _takes_several(flat: Flat, m, n):
 def _turns_few(flat: Flat, m, n):
     """Whether a few vectors of float32 that lie across K are transposed for `several`, as the matrix lies along K."""
     (count, matrix), (vectors, few) = ((n, flat.b), (m, flat.a)) if m < n else ((m, flat.a), (n, flat.b))
-    fits = (matrix.layout == "N") == (few.layout == "N") == (m > n) and matrix.wide and few.rule[1] <= MAX_BLOCKS
+    fits = (matrix.layout == "N") == (few.layout == "N") == (m > n) and matrix.wide
+    fits = fits and max(few.rule[1], ceil_div(flat.k, TURN_TILE)) <= MAX_BLOCKS
     size = count * flat.k * matrix.rule[1]
     is_small = vectors * flat.k * few.rule[1] <= size // MIN_TIMES_FEW
     # Where it copies rows of b by four elements, `packed` is faster.

@@ -15,9 +15,10 @@ from gpukit.backend import cuda
 from gpukit.matmul import api as host
 from gpukit.matmul import cost as choice
 from gpukit.matmul.cost import DOUBLE_SPEEDS, SPEEDS, Piece, choose, choose_turns, prefers_packed
-from gpukit.matmul.fast import LAYOUTS
+from gpukit.matmul.fast import LAYOUTS, TURN_TILE
 from gpukit.matmul.slim import choose_slim
 from gpukit.matmul.vector import choose_vector
+from warpstep.integers import ceil_div
 
 # -- the fast product ------------------------------------------------------------------------------
 
@@ -355,6 +356,8 @@ def test_a_few_vectors_across_k_are_transposed_for_a_large_matrix(layout, shape,
     for launch, arguments in steps:
         assert gpukit.trace(launch, *arguments).findings == []
     check(out.copy_to_host(), a, b)
+    monkeypatch.setattr(host, "MAX_BLOCKS", ceil_div(k, TURN_TILE) - 1)  # the launch of "turn" would have more
+    assert matmul.steps("auto", *arrays, out)[0][0].dispatcher.py_func.__name__ != "turn"
 
 
 #: Heads of attention by each kernel: queries by keys, weights by values.
