@@ -1,6 +1,7 @@
 """New arrays of any library, and one after another at little cost."""
 
 import collections
+import contextlib
 import functools
 import math
 import sys
@@ -182,7 +183,7 @@ class Lender:
     def _find(self, size):
         if len(self.back) >= MAX_BACK or sum(came for *_, came, _ in [*self.back]) >= self.max_bytes:
             self._wait()
-        if self.ready[size]:
+        with contextlib.suppress(IndexError):  # other threads take what is ready without the lock
             return self.ready[size].pop()
         number = max(1, min(self.blocks[size], MAX_BACK, MAX_SHARED // size))
         if self.made + number * size > self.max_made:  # for sizes that may not be asked for again

@@ -150,6 +150,18 @@ def test_few_allocations_serve_many_arrays_of_a_size(host, lend, monkeypatch):
     assert made[9:] == [new_arrays.MAX_SHARED // 2 * n for n in (1, 1, 2)]
 
 
+def test_another_thread_may_take_the_last_block(host, lend):
+    class Contended(list):
+        """Blocks that are gone when they are taken."""
+
+        def __bool__(self):
+            return True
+
+    lender = Lender(0)
+    lender.ready[512] = Contended()
+    assert lend(lender, 512).gpu_data.block[2] == 512
+
+
 def test_memory_kept_for_new_arrays_is_bounded(host, lend):
     lender = Lender(0, 40 * 512)
     live = [lend(lender, 512) for _ in range(200)]
