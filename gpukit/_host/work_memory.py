@@ -117,7 +117,8 @@ class WorkMemory:
             _clear(buffer, self.stream)
         else:
             buffer = self._allocate(_rounded(size))
-        self.buffers[key] = buffer
+        with state_of(self.stream).lock:  # while another thread queues what uses the memory before
+            self.buffers[key] = buffer
         return buffer
 
 
@@ -158,7 +159,8 @@ def _default_state():
 
 def free_work_memory():
     """Let go of the work memory of all streams; of default streams, of this thread's."""
-    _default_state().buffers.clear()
     with _states_lock:
-        for state in _states.values():
+        states = [_default_state(), *_states.values()]
+    for state in states:
+        with state.lock:  # a repeated call finds its buffers, then queues what uses them
             state.buffers.clear()

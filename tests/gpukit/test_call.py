@@ -501,6 +501,22 @@ def test_calls_that_no_graph_can_record_say_so():
         graph = torch.cuda.CUDAGraph()
 
 
+def test_work_memory_stays_while_launches_that_use_it_are_queued():
+    forget()
+    state, changes = state_of(0), []
+    before = WorkMemory(0, state.buffers).take("sums", 10, np.float32)
+    for change in (lambda: WorkMemory(0, state.buffers).take("sums", 5000, np.float32), free_work_memory):
+        thread = threading.Thread(target=lambda change=change: changes.append(change()))
+        version = state.buffers.version
+        with state.lock:
+            thread.start()
+            thread.join(0.2)
+            assert state.buffers.version == version
+        thread.join()
+        assert state.buffers.version > version
+    assert len(changes) == 2 and before.size == 10
+
+
 def test_work_memory_belongs_to_a_stream_and_grows():
     forget()
     streams = [cuda.stream(), cuda.stream()]
