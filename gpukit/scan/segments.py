@@ -396,11 +396,8 @@ def make_add_staged(operation, lanes):
 
     @cuda.jit(device=True)
     def add_staged(staged, start, n):
-        total, i, held = (
-            accumulator(identity),
-            uint32(cuda.threadIdx.x) % uint32(lanes),
-            cuda.local.array(loads, accumulator),
-        )
+        total, i = accumulator(identity), uint32(cuda.threadIdx.x) % uint32(lanes)
+        held = cuda.local.array(loads, accumulator)
         while i < n:
             for k in range(loads):
                 at = uint32(start + (uint32(i + uint32(k * lanes)) if uint32(i + uint32(k * lanes)) < n else i))
@@ -418,7 +415,7 @@ def make_add_staged(operation, lanes):
 def make_add_few(operation, lanes):
     """Make ``add_few(x, start, n)``: what ``lanes`` lanes add up of n elements; the first gets it.
 
-    The order of elements must not matter.
+    The order of elements must not matter unless there is one lane.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     take_if, combine_lanes = make_take_if(operation, 1), make_combine_lanes(operation, lanes)
