@@ -145,7 +145,7 @@ def _whole_library():
 
 
 def _texts_of(library):
-    """The LLVM IR of a kernel, and of each function that it calls, which may have been printed for another kernel."""
+    """Print the LLVM IR of a kernel, and of each function that it calls unless it was printed for another kernel."""
     if library._llvm_strs is None:
         own, *others = dict.fromkeys(library.modules)
         library._llvm_strs = [str(own), *map(_text_of, others)]

@@ -319,7 +319,7 @@ class Kernel(InspectedKernel):
 
 
 def _line_of(error):
-    """The line of the source at which the compiler failed, from what its frames worked on; "" if none has one."""
+    """Describe the line of the source at which the compiler failed, from what its frames hold; "" if none has one."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     for frame in reversed(frames):
         place: Any = getattr(frame.f_locals.get("self"), "loc", None)

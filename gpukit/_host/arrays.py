@@ -108,8 +108,8 @@ def stream_of(stream) -> Any:
 
 
 def stream_for(stream, array) -> Any:
-    """The stream of a call with this array, as `stream_of` gives it: where none is given, PyTorch's current one for a
-    tensor. CuPy's current one is waited for, and taken only while a CUDA graph records it, when nothing can wait.
+    """Find the stream of a call with this array, as `stream_of` gives it: where none is given, PyTorch's current one
+    for a tensor. CuPy's current one is waited for, and taken only while a CUDA graph records it, when nothing can wait.
     """
     if stream is not None:
         return stream_of(stream)

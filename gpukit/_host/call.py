@@ -25,8 +25,8 @@ everything down; the planner checks the arguments and returns the launches::
   in settings. It must decide by these alone, and launch nothing itself.
 - ``problem.work`` has memory that launches leave to each other: ``work.take("partials", size, dtype)``, or
   ``work.zeros(count)`` for counters. It is the stream's: a later call uses the same memory.
-- ``problem.table(values)`` is a NumPy array on the device. Where a planner copies one itself, a CUDA graph cannot
-  record the call: it makes the launches when the copy is gone.
+- ``problem.table(values)`` copies a NumPy array to the device, for launches to read. If a planner makes such a copy
+  itself, a CUDA graph cannot record the call: the copy would be gone when the graph makes the launches.
 - What a call must do on the stream beside its launches, such as an upload that a launch reads, goes with ``call`` into
   one ``with state_of(stream_of(stream)).lock:``.
 - The planner of a composed function passes ``problem.work`` on to those that plan its parts.
@@ -112,8 +112,8 @@ def call(plan: Callable, inputs: tuple, out=None, stream=None, settings: tuple =
 def _call_in_graph(plan, inputs, out, stream, settings):
     """Make a call while a CUDA graph records its stream.
 
-    The graph makes the launches when this call, its work memory, and a later call's, are gone or are used on another
-    stream. So it gets memory of its own, and nothing is kept for later calls.
+    The graph makes the launches later, when the memory that calls on a stream share may be gone, or in use on another
+    stream. So the call gets memory that stays the graph's, and is not kept for later calls.
     """
     for array in (*inputs, out):
         if array is not None and library_of(array) != "torch" and not getattr(array, "__cuda_ndarray__", False):
@@ -188,7 +188,7 @@ class Problem:
         return copy
 
     def table(self, values: np.ndarray) -> Any:
-        """An array on the device that launches read and do not write."""
+        """Copy a NumPy array to the device, for launches that read it and do not write it."""
         if not self.work.recorded:
             return cuda.to_device(values, stream=self.stream)
         array = _lasting_table(cuda.get_current_device().id, values.tobytes(), values.dtype.str)
@@ -224,7 +224,7 @@ class Problem:
 
 @functools.cache
 def _lasting_table(device: int, values: bytes, dtype: str):
-    """A table for CUDA graphs. Nobody knows when the last one is gone that reads it, so it is kept."""
+    """Make a table for CUDA graphs. Nothing tells when the last graph that reads it is gone, so it is kept."""
     stream = cuda.stream()  # the copy is no part of a graph
     array = cuda.to_device(np.frombuffer(values, dtype), stream=stream)
     stream.synchronize()

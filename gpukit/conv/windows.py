@@ -75,8 +75,9 @@ class Geometry(NamedTuple):
     @property
     def is_whole(self) -> bool:
         """Whether there is one window, the whole image."""
-        no_padding = self.padding_h == self.padding_w == 0 and self.counts[1] == 1
-        return bool(self.kernel_h == self.height and self.kernel_w.value == self.width.value and no_padding)
+        no_padding = self.padding_h == self.padding_w == 0
+        is_as_large = self.kernel_h == self.height and self.kernel_w.value == self.width.value
+        return bool(is_as_large and no_padding and self.counts[1] == 1)
 
     @property
     def is_symmetric(self) -> bool:
@@ -133,7 +134,7 @@ def make_geometry(
 
 
 def _padding(value, kernel, stride, dilation):
-    """Rows and columns of zeros before the first pixel, and on both sides together."""
+    """Count rows and columns of zeros before the first pixel, and on both sides together."""
     if not isinstance(value, str):
         before = pair("padding", value, 0)
         return before, tuple(2 * n for n in before)

@@ -808,7 +808,7 @@ def _turns_few(flat: Flat, m, n):
 
 
 def _turn_few(flat: Flat, m, n, work):
-    """The launch that transposes a few vectors, and the operands that the product then has."""
+    """Transpose a few vectors: the launch, and the operands that the product then has."""
     if m < n:
         launch, turned = _launch_turn(flat.a, "turned a", flat.k, m, work)
         return launch, flat._replace(a=turned)

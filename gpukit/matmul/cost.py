@@ -233,11 +233,12 @@ COPY_ROWS, COPY_ROWS_BYTES = 3.0, 3.9e6
 TURN_LAST_GAIN, TURN_GAIN, TURN, TURN_BYTES, MAX_TURNED = 0.027, 0.066, 3.0, 3.5e6, 1 << 27
 #: The share that `gpukit.matmul.streamed.streamed` saves where both operands lie across K.
 STREAM_GAIN = 0.045
-#: Limits on cutting K: parts, elements of all parts, steps of a part, matrices; the steps of one of more parts.
+#: Limits on cutting K: parts, elements of all parts, steps of a part, matrices; steps of a part where there are more
+#: parts.
 MAX_PARTS, MAX_ELEMENTS, MIN_STEPS, MAX_MATRICES, MIN_LONG_STEPS = 96, 16 << 20, 2, MAX_GRID_YZ, 16
-#: Share of a step that does not shorten if lanes load several elements at a time.
-#: What loads of single elements of ``b`` take, of which a lane has more. By so many times the first step a further one
-#: of a `ShallowTile` takes longer.
+#: Share of a step that does not shorten if lanes load several elements at a time; how many times as long loads of
+#: single elements of ``b`` take, of which a lane has more; by how many latencies each further step of a `ShallowTile`
+#: takes longer than the first.
 ALWAYS, SINGLE, LATER = 0.2, 2.0, 1.1
 #: Of an axis.
 MAX_SIZE = 2**31 - 1
@@ -344,7 +345,9 @@ def _costs(speed, n, blocks, multiprocessors, lines):
 
 
 def _time_to_add(tile, itemsize, size, batch, parts, is_product):
-    """Microseconds of adding up the parts of K, or its slices; convolutions by groups of warps do that themselves."""
+    """Predict the microseconds of adding up the parts of K, or its slices; convolutions by groups of warps do that
+    themselves.
+    """
     if isinstance(tile, SmallTile) and parts <= MAX_JOINED:
         return JOIN + JOIN_PART * parts
     if isinstance(tile, SlicedTile):

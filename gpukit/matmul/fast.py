@@ -543,8 +543,8 @@ def sum_parts(width, groups, adds, number, element):
     """Make the kernel of out = alpha times the sum of the parts of K + beta out, always in the same order.
 
     ``parts`` holds ``count`` results of m * n elements for each matrix, of type ``number``. A thread adds up ``width``
-    neighbours, 4 or 1 (n is a multiple of it), of every part, or of every 8th with 8 ``groups``. Blocks along y take
-    the matrices. ``element`` is the type of ``out`` if that is another one; uint16 stands for bfloat16.
+    neighbours, 4 or 1 (n is a multiple of it), of every part, or of every 8th or 32nd with as many ``groups``. Blocks
+    along y take the matrices. ``element`` is the type of ``out`` if that is another one; uint16 stands for bfloat16.
     """
     lanes = SUM_THREADS // groups
     narrow = element == types.uint16

@@ -232,7 +232,7 @@ class Translator:
         return self.pools.site(Site(line, filename, array and self.source_name(array), op))
 
     def source_name(self, name):
-        """The name that a variable has in the source, where Numba may have inlined its function."""
+        """Return the name that a variable has in the source, where Numba may have inlined its function."""
         return name if name in self.frame.typed.function.__code__.co_varnames else _INLINED.sub("", name)
 
     def unsupported(self, what, cause=None) -> NoReturn:
