@@ -552,14 +552,17 @@ def test_special_functions_of_libdevice():
         out[4] = cuda.libdevice.normcdfinv(0.975)
         out[5] = cuda.libdevice.erfcx(30.0)
         out[6] = cuda.libdevice.sincospi(0.25)[0]
+        out[-2] = cuda.libdevice.normcdfinv(5e-324)
+        out[-1] = cuda.libdevice.erfcx(-math.inf)
         for k in range(x.size):
             out[7 + 2 * k] = math.erf(cuda.libdevice.erfinv(x[k])) - x[k]
             out[8 + 2 * k] = math.erfc(cuda.libdevice.erfcinv(1 - x[k])) - (1 - x[k])
 
     x = np.array([-0.999, -0.5, -1e-9, 0.0, 0.3, 0.7, 0.9999999])
-    out = np.full(7 + 2 * x.size, np.nan)
+    out = np.full(9 + 2 * x.size, np.nan)
     kernel[1, 1](x, out)
     known = [0.7651976865579666, 0.4970941024642741, 0.08825696421567698, 0.1289432494744021]
     known += [1.959963984540054, 0.018795888861416751, math.sqrt(0.5)]
     np.testing.assert_allclose(out[:7], known, rtol=1e-13)
-    np.testing.assert_allclose(out[7:], 0, atol=3e-16)
+    np.testing.assert_allclose(out[7:-2], 0, atol=3e-16)
+    assert -38.5 < out[-2] < -38.4 and out[-1] == math.inf

@@ -74,7 +74,8 @@ def _erfcinv(q):
     half = 2 / (math.pi * 0.147) + log / 2
     x = math.sqrt(max(math.sqrt(half * half - log / 0.147) - half, 0.0))
     for _ in range(3):
-        step = (q - math.erfc(x)) * math.exp(x * x) * (math.sqrt(math.pi) / 2)
+        root = math.exp(x * x / 2)  # its square would be infinite for subnormal numbers
+        step = (q - math.erfc(x)) * root * root * (math.sqrt(math.pi) / 2)
         x -= step / (1 + step * x)
     return x
 
@@ -90,6 +91,8 @@ def _erfinv(x):
 
 
 def _erfcx(x):
+    if x < -27:
+        return math.inf
     if x < 10:
         high = float(np.float32(x))  # its square is exact
         return math.exp(high * high) * math.exp((x - high) * (x + high)) * math.erfc(x)
