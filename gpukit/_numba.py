@@ -244,7 +244,6 @@ def pack_compiled(compiled) -> tuple[dict, bytes, bytes]:
             "cooperative": compiled.cooperative,
             "name": compiled.entry_name,
             "lineinfo": compiled.lineinfo,
-            "shared_memory_carveout": compiled.shared_memory_carveout,
         },
         "library": {
             "name": library.name,
@@ -256,6 +255,8 @@ def pack_compiled(compiled) -> tuple[dict, bytes, bytes]:
             "lto": library._lto,
         },
     }
+    if hasattr(compiled, "shared_memory_carveout"):  # from 0.26 on
+        head["kernel"]["shared_memory_carveout"] = compiled.shared_memory_carveout
     return head, zlib.compress(cubin.code), zlib.compress(json.dumps(library.llvm_strs).encode())
 
 
