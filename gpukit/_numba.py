@@ -96,13 +96,14 @@ def launch_configuration_class() -> type:
 def compiled_kernel(launch, args: tuple) -> Any:
     """Find the compiled kernel that a configured one launches for these arguments, or compile it."""
     from numba.cuda import dispatcher
+    from numba.cuda.dispatcher import _dispatcher
 
     kernel = launch.dispatcher
     if kernel.specialized:
         return next(iter(kernel.overloads.values()))
     name = getattr(dispatcher, "_LAUNCH_CONFIG_KW", None)  # from 0.30 on
     with quickly():
-        return dispatcher._dispatcher.Dispatcher._cuda_call(kernel, *args, **({name: launch} if name else {}))
+        return _dispatcher.Dispatcher._cuda_call(kernel, *args, **({name: launch} if name else {}))
 
 
 @contextlib.contextmanager
