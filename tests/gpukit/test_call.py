@@ -452,6 +452,7 @@ def test_graphs_of_pytorch_record_calls(name, warm):
     """Each replay is right, with other contents, and after calls that made the stream's work memory larger."""
     torch = pytest.importorskip("torch")
     ours, theirs = GRAPHS[name]
+    rounding = 0 if name in ("scan", "sort", "histogram", "transpose") else 1e-2
     x, s, graph = torch.rand(1024, 1024, device="cuda"), torch.cuda.Stream(), torch.cuda.CUDAGraph()
     if warm == "default":
         ours(x)
@@ -469,7 +470,7 @@ def test_graphs_of_pytorch_record_calls(name, warm):
         graph.replay()
         for result in found:
             expected = torch.as_tensor(theirs(x), device="cuda")
-            torch.testing.assert_close(result, expected.to(result.dtype), rtol=1e-2, atol=1e-2)
+            torch.testing.assert_close(result, expected.to(result.dtype), rtol=rounding, atol=rounding)
         if turn == 0:
             large = torch.rand(3000, 3000, device="cuda")
             with torch.cuda.stream(s):
