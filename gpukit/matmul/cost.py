@@ -288,19 +288,35 @@ def predict(
     if is_stream and blocks <= multiprocessors:
         work = max(work, ZERO * zeros)
     steps = ceil_div(ceil_div(k, tile.depth), parts * slices)
-    waits = speed.latency * (steps + (LATER * (steps - 1) if isinstance(tile, ShallowTile) else 0))
+    waits = _waits(speed, steps)
     rounds, last = divmod(ceil_div(blocks, multiprocessors), speed.resident)
     time = rounds * (max(speed.resident * work * steps, waits) + rest)
     if last:
         time += max(last * work * steps, waits) + rest
     moved = itemsize * batch * (m * k + k * n + m * n) if nbytes is None else nbytes
-    is_large = nbytes is None and moved > CACHED
-    together = LARGE if is_large and isinstance(tile, Tile) else MEMORY
-    memory = moved / (min(STREAM, STREAM_ALONE * min(blocks, multiprocessors)) if is_stream else together)
-    if is_large and isinstance(tile, DoubleTile) and parts > 1:
-        memory = max(memory, tiles * batch * (tile.rows + tile.columns) * k * itemsize / COPIED)
+    strip = itemsize * batch * tiles * k if parts > 1 else 0  # one row, or column, of each tile
+    memory = _memory_time(tile, moved, strip, min(blocks, multiprocessors), nbytes is None)
     time = launch + (time**4 + memory**4) ** 0.25  # the longer of the two; more if they are close
     return time + (_time_to_add(tile, itemsize, m * n, batch, parts, nbytes is None) if parts * slices > 1 else 0)
+
+
+def _waits(speed, steps):
+    """Microseconds that the steps of a block take if it is alone."""
+    further = LATER * (steps - 1) if isinstance(speed.tile, ShallowTile) else 0
+    return speed.latency * (steps + further)
+
+
+def _memory_time(tile, nbytes, strip, busy, is_product):
+    """Microseconds of moving so many bytes of matrices, by so many busy multiprocessors; ``strip`` are the bytes of one
+    row or column of each tile, if K is in parts.
+    """
+    if is_product and isinstance(tile, GroupTile):
+        return nbytes / min(STREAM, STREAM_ALONE * busy)
+    if not is_product or nbytes <= CACHED:
+        return nbytes / MEMORY
+    if isinstance(tile, DoubleTile):
+        return max(nbytes / MEMORY, strip * (tile.rows + tile.columns) / COPIED)
+    return nbytes / (LARGE if isinstance(tile, Tile) else MEMORY)
 
 
 def _loading(speed, widths):
