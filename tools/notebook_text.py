@@ -3,6 +3,7 @@
 ``notebooks/text/*.py`` (py:percent) are the sources; ``notebooks/*.ipynb`` hold the same cells with their outputs.
 """
 
+import ast
 import hashlib
 from pathlib import Path
 
@@ -66,6 +67,7 @@ def write_notebook(notebook, path):
 
 def sync(path):
     """Refresh the notebook of a text source: cells whose source is unchanged keep their outputs, others lose them.
+    Listings of gpukit's functions are renewed.
 
     Returns the notebook's path, and whether it has changed.
     """
@@ -73,7 +75,34 @@ def sync(path):
     notebook = read_text(path)
     if target.exists():
         _keep_outputs(notebook, read_notebook(target))
+    renew_listings(notebook)
     return target, write_notebook(notebook, target)
+
+
+def renew_listings(notebook):
+    """Put today's source into the outputs of cells that end with ``show.source(...)``, which need no device."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    if not any("show.source(" in cell.source for cell in cells):
+        return
+    names = {}
+    for cell in cells:
+        statements = _statements(cell.source)
+        imports = [node for node in statements if isinstance(node, ast.Import | ast.ImportFrom)]
+        exec(compile(ast.Module(imports, []), "imports", "exec"), names)
+        last = ast.unparse(statements[-1]) if statements else ""
+        if last.startswith("show.source("):
+            shown = eval(last, names)
+            for output in cell.outputs:
+                if "data" in output:
+                    output.data |= {"text/plain": repr(shown), "text/html": shown._repr_html_()}
+
+
+def _statements(source):
+    """The statements of a cell; none if it has lines that are not Python's."""
+    try:
+        return ast.parse(source).body
+    except SyntaxError:
+        return []
 
 
 def _keep_outputs(notebook, old):

@@ -13,7 +13,7 @@ import notebook_work
 
 
 def sync(arguments):
-    """Refresh notebooks/*.ipynb from notebooks/text/*.py; a changed cell loses its outputs."""
+    """Refresh notebooks/*.ipynb from notebooks/text/*.py; a changed cell loses its outputs, listings are renewed."""
     for path in notebook_text.texts(arguments.folder):
         target, changed = notebook_text.sync(path)
         print(f"{target.name}: {'refreshed' if changed else 'up to date'}")

@@ -1,6 +1,7 @@
 """The notebooks as committed, and the tools that make them. `make notebooks` is what runs all of them."""
 
 import ast
+import copy
 import json
 import os
 import re
@@ -76,8 +77,31 @@ def test_notebook_is_as_the_tools_write_it(path, tmp_path):
     import nbformat
 
     nbformat.validate(notebook_text.read_notebook(path))
-    copy = Path(shutil.copy(path, tmp_path))
-    assert not notebook_text.write_notebook(notebook_text.read_notebook(copy), copy), "run `make sync`"
+    same = Path(shutil.copy(path, tmp_path))
+    assert not notebook_text.write_notebook(notebook_text.read_notebook(same), same), "run `make sync`"
+
+
+@by_name(COMMITTED)
+def test_listings_show_todays_source(path):
+    notebook = notebook_text.read_notebook(path)
+    shown = copy.deepcopy(notebook)
+    notebook_text.renew_listings(shown)
+    assert [cell.outputs for cell in shown.cells if "outputs" in cell] == [
+        cell.outputs for cell in notebook.cells if "outputs" in cell
+    ], "run `make sync`"
+
+
+def test_sync_renews_listings_and_nothing_else(course, run):
+    text = "# %%\nfrom gpukit import indexing, show\n\n# %%\nshow.source(indexing.index_in_block)\n\n# %%\nobject()\n"
+    (course / "text" / "02_listing.py").write_text(text)
+    run("record", "02")
+    path = course / "02_listing.ipynb"
+    right, notebook = path.read_text(), notebook_text.read_notebook(path)
+    notebook.cells[1].outputs[0].data["text/plain"] = notebook.cells[1].outputs[0].data["text/html"] = "yesterday's"
+    notebook_text.write_notebook(notebook, path)
+    assert path.read_text() != right
+    run("sync")
+    assert path.read_text() == right and "def index_in_block" in right
 
 
 #: The most lines of a cell in which there is no kernel.
