@@ -234,8 +234,8 @@ def pack_compiled(compiled) -> tuple[dict, bytes, bytes]:
         If more than these belongs to it.
     """
     library = compiled._codelibrary
-    more = compiled.debug, compiled.extensions, library.referenced_objects
-    more += (getattr(compiled, "launch_config_sensitive", False),)  # from 0.30 on
+    is_sensitive = getattr(compiled, "launch_config_sensitive", False)  # from 0.30 on
+    more = compiled.debug, compiled.extensions, is_sensitive, library.referenced_objects
     if any(more) or library._linking_files or library._setup_functions or library._teardown_functions:
         raise ValueError(f"{compiled.entry_name} is more than its code")
     ((capability, cubin),) = library._cubin_cache.items()

@@ -207,13 +207,12 @@ def make_tiling(channels: int, unit: int, out_size: tuple, kernel: tuple, steps:
     tiles_w = ceil_div(out_w, MAX_COLUMNS)
     columns = ceil_div(out_w, tiles_w) if tiles_w == 1 else MAX_COLUMNS
     held = next((n for n in CHANNELS if 4 * MAX_RUN * columns * n >= MAX_VALUES // 2 or n >= channels), CHANNELS[-1])
-    held = min(held, QUAD * ceil_div(channels, QUAD))
+    wide = max(unit, QUAD)
+    held = min(held, wide * ceil_div(channels, wide))
     most = max(1, MAX_VALUES // (columns * held * MAX_RUN))
     rows = MAX_RUN * min(most, ceil_div(out_h, MAX_RUN))
     tiles = ceil_div(out_h, rows), ceil_div(out_w, columns), ceil_div(channels, held)
     down, across = covered(rows, stride_h, kernel[0], dilation_h), covered(columns, stride_w, kernel[1], dilation_w)
-    wide = max(unit, QUAD)
-    held = wide * ceil_div(held, wide)
     pitch = held if held // wide % 2 else held + wide  # neighbouring pixels begin in other banks
     tiling = Tiling(
         rows=np.uint32(rows),

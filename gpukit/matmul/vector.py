@@ -46,8 +46,8 @@ MAX_WHOLE_K = 512
 #: Up to this K a thread of `across` may have a column of its own. Where there are not more results than this, times
 #: those of a load, so many threads read a row, and there are fewer parts.
 MAX_BLOCK_K, MIN_LANES, FEW_RESULTS, FEW_BLOCKS = 32, 8, 4096, 2
-#: From twice so many rows on, which do not begin at multiples of 16 bytes, so few threads of `along` read one; twice as
-#: many threads from so many rows on.
+#: Rows that do not begin at multiples of 16 bytes: if there are so many, twice so few threads of `along` read one, and
+#: so few if there are twice as many.
 MANY_ROWS, NARROW_LANES = 1 << 15, 8
 #: With more lanes than these for all rows, fewer share one, but for so many.
 MANY_LANES, MIN_SHARED = 1 << 20, 2
