@@ -190,9 +190,16 @@ def _measure_in_child(found: dict[int, list], part: int, *arguments: Any) -> boo
 
 
 def ratios_of(records: list[dict[str, Any]]) -> dict[str, list[tuple[float, dict, dict]]]:
-    """Return {case: [(fastest library over gpukit, gpukit's record, the library's), ...]}, the lowest ratio first."""
+    """Return {case: [(fastest library over gpukit, gpukit's record, the library's), ...]}, the lowest ratio first.
+
+    The cases are in the order of `FUNCTIONS`.
+    """
     found: dict[str, list] = {}
-    for pair in sorted(ratios.pair_up(records), key=lambda pair: pair.ratio):
+
+    def place(pair):
+        return [*FUNCTIONS].index(pair.problem["case"].partition(",")[0]), pair.ratio
+
+    for pair in sorted(ratios.pair_up(records), key=place):
         found.setdefault(pair.problem["case"], []).append((pair.ratio, pair.ours, pair.theirs))
     return found
 
