@@ -213,13 +213,15 @@ def _convert_once(self, class_):
 
 
 def _refresher(refresh):
-    """Read the lists of functions, attributes and more only where one has become longer."""
+    """Read the lists of functions, attributes and more only where one has become longer.
+
+    Modules that are imported on the way make a list longer that has been read, so what was there before is compared.
+    """
 
     def refresh_if_longer(self):
-        length = _length_of(self)
-        if self.__dict__.get("length_read") != length:
+        while self.__dict__.get("length_read") != (length := _length_of(self)):
+            self.length_read = length
             refresh(self)
-            self.length_read = _length_of(self)
 
     return refresh_if_longer
 

@@ -90,3 +90,23 @@ def test_the_typed_ir_is_the_same(function, argument, monkeypatch):
     quick = typed()
     monkeypatch.setattr(frontend, "quick_passes", lambda types_only: contextlib.nullcontext())
     assert typed() == quick
+
+
+def test_what_is_declared_while_the_lists_are_read_is_read_too():
+    """Modules that Numba imports on the way declare more, also in a list that has been read by then."""
+    from numba.cuda.typing.context import BaseContext
+    from numba.cuda.typing.templates import Registry
+
+    registry, functions = Registry(), [loops, closures, conversions]
+    declared = [*functions]
+
+    class Context(BaseContext):
+        def load_additional_registries(self):
+            self.install_registry(registry)
+            if declared:
+                registry.register_global(declared.pop(), types.none)
+
+    context = Context()
+    with quick_passes():
+        context.refresh()
+    assert [context._lookup_global(function) for function in functions] == [types.none] * 3
