@@ -69,6 +69,8 @@ _MODULES = {
     },
     "cuda.bindings.utils": {"get_cuda_native_handle": _for_a_gpu},
     "cuda.core": {"__version__": "1.0.0", "launch": _for_a_gpu},
+    "cuda.core._utils": {},
+    "cuda.core._utils.cuda_utils": {},
     "cuda.core.graph": {},
     "cuda.core.utils": {},
     "cuda.pathfinder": {"DynamicLibNotFoundError": type("DynamicLibNotFoundError", (RuntimeError,), {})},
