@@ -6,7 +6,9 @@ import re
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
+from releases import NUMBA_CUDA
 
 import warpstep
 from bench.corpus import bugs
@@ -52,7 +54,8 @@ def test_the_findings_are_those_that_the_page_marks(code):
 EFFECTS = {
     "GK101": "float64", "GK102": "float64", "GK103": "float64", "GK104": "int64-division", "GK201": "out-of-bounds",
     "GK202": "barrier-divergence", "GK203": "race", "GK204": "race", "GK205": "race", "GK301": "TypingError",
-    "GK302": "TypingError", "GK303": "TypingError", "GK304": "ValueError", "GK305": "LaunchError",
+    "GK302": "TypingError" if NUMBA_CUDA >= (0, 28) else "UnsupportedError",  # they type np.dot, without code for it
+    "GK303": "TypingError", "GK304": "ValueError", "GK305": "LaunchError",
 }  # fmt: skip
 
 
@@ -266,8 +269,8 @@ def test_launches():
 def test_numba_has_none_of_the_missing_functions(call):
     names = {}
     exec(f"import numpy as np\ndef kernel(x):\n    v = {call}\n    x[0] = 1", names)
-    with pytest.raises(Exception, match=r"No implementation|allocates") as error:
-        warpstep.cuda.jit("void(float32[:])")(names["kernel"])
+    with pytest.raises(Exception, match=r"No implementation|allocates|cannot be emulated") as error:
+        warpstep.cuda.jit(names["kernel"])[1, 1](np.zeros(4, np.float32))
     assert type(error.value).__name__ in ("TypingError", "UnsupportedError")
     assert kernel(f"x[0] = out[0]\nv = {call}", "kernel[1, 1](x, out)") == ["GK302"]
 
