@@ -8,10 +8,10 @@ along it are four channels of one pixel. They are copied together, to rows of sh
 import functools
 from typing import NamedTuple
 
-from gpukit.backend import cuda, float32, types, uint32, uint64
+from gpukit.backend import cuda, float32, types, uint8, uint32, uint64
 from gpukit.conv.implicit import COLUMN_BITS, OUTSIDE, find_window
 from gpukit.conv.windows import divided
-from gpukit.intrinsics import commit_copies, copy_async4, ldmatrix4, mma, store2, wait_copies
+from gpukit.intrinsics import commit_copies, copy_async4, ldmatrix4, load2, mma, store2, view_at, wait_copies
 from gpukit.intrinsics.bfloat16 import element_of, value_of
 
 __all__ = ["CHUNK", "HalfTile", "halves"]
@@ -24,6 +24,8 @@ DEPTH, PITCH = 32, 40
 CHUNK, CHUNKS = 4, DEPTH // 4
 #: Steps for which there is shared memory.
 STAGES = 3
+#: Rows of a warp's sums that are stored together.
+SLAB = 8
 
 
 class HalfTile(NamedTuple):
@@ -75,12 +77,13 @@ def halves(tile, wide_out, bfloat16):
     down, across, warps_across = warp_rows // 16, warp_columns // 8, columns // warp_columns
     stage_a, stage_size, threads = rows * PITCH, (rows + columns) * PITCH, tile.threads
     at_once, pending, ahead = threads // CHUNKS, STAGES - 2, (STAGES - 1) * DEPTH
-    count = columns // at_once
+    count, stages_size = columns // at_once, STAGES * stage_size
     copy, multiply, store = make_copy(tile), make_multiply(tile, bfloat16), make_store(tile, wide_out)
 
     @cuda.jit
     def halves(x, weight, bias, out, geometry, sizes, chunks, steps):
-        tiles = cuda.shared.array(0, uint16, alignment=16)
+        memory = cuda.shared.array(0, uint8, alignment=16)
+        tiles = view_at(memory, 0, stages_size, uint16)
         sums = cuda.local.array((down, across, 4), float32)
         windows = cuda.local.array((count, 2), uint32)
         samples, _, m, biased = sizes
@@ -126,8 +129,8 @@ def halves(tile, wide_out, bfloat16):
             first, free = uint32(first + DEPTH), stage
             stage = uint32(stage + stage_size if stage < uint32((STAGES - 1) * stage_size) else 0)
         of_part = uint64(cuda.blockIdx.y) * uint64(cuda.gridDim.z) * m * n
-        place = group, uint32(row + warp_row + lane // 4), uint32(col + warp_col + lane % 4 * 2)
-        store(out, of_part, sums, place, n, m, geometry.positions, bias, biased != 0 and cuda.blockIdx.y == 0)
+        place, is_biased = (group, uint32(row + warp_row), uint32(col + warp_col)), biased != 0 and cuda.blockIdx.y == 0
+        store(out, of_part, sums, place, n, m, geometry.positions, memory, bias, is_biased)
 
     return halves
 
@@ -191,38 +194,60 @@ def nothing(*arguments):
 
 @functools.cache
 def make_store(tile, wide):
-    """Make the device function that stores a lane's sums, two windows of one out channel after the other."""
-    down, across = tile.warp_rows // 16, tile.warp_columns // 8
+    """Make the device function by which a warp stores its sums, with ``wide`` two windows at a time. It gathers eight
+    rows in shared memory, so that neighbouring lanes store neighbours.
+    """
+    columns, width, slabs = tile.warp_columns, 2 if wide else 1, tile.warp_rows // SLAB
+    lanes = min(columns // width, 32)
+    pieces, at_once = columns // width // lanes, 32 // lanes
+    shape = tile.threads // 32 * SLAB, columns + SLAB  # rows of half a warp begin in different banks
 
-    @cuda.jit(device=True, forceinline=True)
-    def store_one(out, of_part, sums, j, e, place, own, n, m, positions, bias, biased):
-        group, row, _ = place
-        if own < n:
-            sample, position = divided(own, positions)
-            plane = uint64(sample * cuda.gridDim.z + group) * m + row
-            start = of_part + plane * positions.value + position
-            for i in range(2 * down):
-                if uint32(row + uint32(8 * i)) < m:
-                    at, of_row = start + uint64(8 * i) * positions.value, 2 * (i % 2)
-                    extra = float32(value_of(bias[group * m + uint32(row + uint32(8 * i))])) if biased else float32(0)
-                    value = element_of(sums[i // 2, j, of_row + e] + extra, out)
-                    if wide:
-                        store2(out, at, value, element_of(sums[i // 2, j, of_row + 1] + extra, out))
-                    else:
-                        out[at] = value
-
-    def store_from(j):
-        """Store from the j-th pair of windows on. The compiler would not unroll a loop of this size."""
-        rest = store_from(j + 1) if j + 1 < across else nothing
+    def store_from(i):
+        """Store from the i-th eight rows on. The compiler would not unroll a loop of this size."""
+        rest = store_from(i + 1) if i + 1 < slabs else nothing
 
         @cuda.jit(device=True, forceinline=True)
-        def store(out, of_part, sums, place, n, m, positions, bias, biased):
-            own = uint32(place[2] + uint32(8 * j))
-            store_one(out, of_part, sums, j, 0, place, own, n, m, positions, bias, biased)
-            if not wide:
-                store_one(out, of_part, sums, j, 1, place, uint32(own + uint32(1)), n, m, positions, bias, biased)
-            rest(out, of_part, sums, place, n, m, positions, bias, biased)
+        def store(out, sums, rows, starts, ends, place, m, positions, bias, biased):
+            group, row, _ = place
+            warp, lane = uint32(cuda.threadIdx.x) // uint32(32), uint32(cuda.threadIdx.x) % uint32(32)
+            first, own = warp * uint32(SLAB), uint32(row + lane // uint32(4) + uint32(SLAB * i))
+            extra = float32(value_of(bias[group * m + own])) if biased and own < m else float32(0)
+            cuda.syncwarp()
+            for j in range(columns // 8):
+                to = first + lane // uint32(4), uint32(8 * j) + lane % uint32(4) * uint32(2)
+                store2(rows, to, sums[i // 2, j, i % 2 * 2] + extra, sums[i // 2, j, i % 2 * 2 + 1] + extra)
+            cuda.syncwarp()
+            for q in range(0, SLAB, at_once):
+                r = lane // uint32(lanes) + uint32(q)
+                down = uint32(row + r + uint32(SLAB * i))
+                for p in range(pieces):
+                    if down < ends[p]:
+                        at = starts[p] + uint64(down) * positions.value
+                        c = (lane % uint32(lanes) + uint32(32 * p)) * uint32(width)
+                        if wide:
+                            a, b = load2(rows, (first + r, c))
+                            store2(out, at, element_of(a, out), element_of(b, out))
+                        else:
+                            out[at] = element_of(rows[first + r, c], out)
+            rest(out, sums, rows, starts, ends, place, m, positions, bias, biased)
 
         return store
 
-    return store_from(0)
+    store_all = store_from(0)
+
+    @cuda.jit(device=True, forceinline=True)
+    def store(out, of_part, sums, place, n, m, positions, memory, bias, biased):
+        starts, ends = cuda.local.array(pieces, uint64), cuda.local.array(pieces, uint32)
+        group, _, col = place
+        lane = uint32(cuda.threadIdx.x) % uint32(32)
+        for p in range(pieces):
+            own = uint32(col + (lane % uint32(lanes) + uint32(32 * p)) * uint32(width))
+            sample, position = divided(own if own < n else uint32(0), positions)
+            starts[p] = of_part + uint64(sample * cuda.gridDim.z + group) * m * positions.value + position
+            ends[p] = m if own < n else uint32(0)
+        wait_copies(0)
+        cuda.syncthreads()  # no thread still reads a stage
+        rows = view_at(memory, 0, shape, float32)
+        store_all(out, sums, rows, starts, ends, place, m, positions, bias, biased)
+
+    return store

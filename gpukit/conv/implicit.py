@@ -22,6 +22,7 @@ from gpukit.matmul.fast import (
     make_steps,
     pitches,
 )
+from warpstep.integers import ceil_div
 
 __all__ = ["COLUMN_BITS", "MAX_KERNEL", "OUTSIDE", "find_window", "implicit"]
 
@@ -122,7 +123,8 @@ def implicit(tile, wide_out):
         if join(tiles, sums):
             of_part = uint64(cuda.blockIdx.y) * uint64(cuda.gridDim.z) * m * n
             place = group, uint32(row + my_row), uint32(col + my_col)
-            store(out, of_part, sums, place, n, m, geometry.positions, bias, biased != 0 and cuda.blockIdx.y == 0)
+            is_biased = biased != 0 and cuda.blockIdx.y == 0
+            store(out, of_part, sums, place, n, m, geometry.positions, tiles, bias, is_biased)
 
     return implicit
 
@@ -197,37 +199,80 @@ def make_copy_windows(tile):
 
 @functools.cache
 def make_store(tile, wide):
-    """Make the device function that stores a thread's sums, four windows of one out channel after the other."""
-    thread_rows, thread_columns = tile.thread_rows, tile.thread_columns
-    row_step, column_step = 4 * tile.lane_rows, 128 // tile.lane_rows
+    """Make the device function that stores a thread's sums: with ``wide`` four windows of one out channel after the
+    other. Otherwise a warp gathers rows of its sums in shared memory, so that neighbouring lanes store neighbours.
+    """
+    thread_rows, thread_columns, lane_rows, slices = tile.thread_rows, tile.thread_columns, tile.lane_rows, tile.slices
+    row_step, column_step, lane_columns = 4 * lane_rows, 128 // lane_rows, 32 // lane_rows
+    across = lane_columns * thread_columns  # columns of a warp
+    lanes, held, pieces = min(across, 32), lane_rows * across, ceil_div(across, 32)
+    kept = (slices - 1) * tile.rows * tile.columns  # what `join` reads
 
     @cuda.jit(device=True, forceinline=True)
-    def store_one(out, of_part, sums, j, place, own, n, m, positions):
+    def add_bias(sums, place, m, bias):
         group, row, _ = place
-        if own < n:
-            sample, position = divided(own, positions)
-            plane = uint64(sample * cuda.gridDim.z + group) * m + row
-            start = of_part + plane * positions.value + position
-            for i in range(thread_rows):
-                down = i // 4 * row_step + i % 4
-                if uint32(row + uint32(down)) < m:
-                    at = start + uint64(down) * positions.value
-                    if wide:
-                        store4(out, at, sums[i, j], sums[i, j + 1], sums[i, j + 2], sums[i, j + 3])
-                    else:
-                        out[at] = sums[i, j]
+        for i in range(thread_rows):
+            down = uint32(row + uint32(i // 4 * row_step + i % 4))
+            value = bias[group * m + down] if down < m else float32(0)
+            for j in range(thread_columns):
+                sums[i, j] += value
 
     @cuda.jit(device=True, forceinline=True)
-    def store(out, of_part, sums, place, n, m, positions, bias, biased):
+    def find_start(of_part, group, own, n, m, positions):
+        """Find where the first out channel of a window is stored."""
+        sample, position = divided(own if own < n else uint32(0), positions)
+        plane = uint64(sample * cuda.gridDim.z + group) * m
+        return of_part + plane * positions.value + position
+
+    @cuda.jit(device=True, forceinline=True)
+    def store_wide(out, of_part, sums, place, n, m, positions, tiles):
         group, row, col = place
-        if biased:
+        for j in range(0, thread_columns, 4):
+            own = uint32(col + uint32(j // 4 * column_step))
+            start = find_start(of_part, group, own, n, m, positions)
             for i in range(thread_rows):
                 down = uint32(row + uint32(i // 4 * row_step + i % 4))
-                value = bias[group * m + down] if down < m else float32(0)
-                for j in range(thread_columns):
-                    sums[i, j] += value
-        for j in range(0, thread_columns, 4 if wide else 1):
-            own = uint32(col + uint32(j // 4 * column_step + j % 4))
-            store_one(out, of_part, sums, j, place, own, n, m, positions)
+                if own < n and down < m:
+                    at = start + uint64(down) * positions.value
+                    store4(out, at, sums[i, j], sums[i, j + 1], sums[i, j + 2], sums[i, j + 3])
+
+    @cuda.jit(device=True, forceinline=True)
+    def store_rows(out, of_part, sums, place, n, m, positions, tiles):
+        if slices == 1:  # otherwise `join` has waited
+            wait_copies(0)
+            cuda.syncthreads()
+        starts, ends = cuda.local.array(pieces, uint64), cuda.local.array(pieces, uint32)
+        group, row, col = place
+        warp, lane = uint32(cuda.threadIdx.x) // uint32(32), uint32(cuda.threadIdx.x) % uint32(32)
+        down, right = lane // uint32(lane_columns), lane % uint32(lane_columns)
+        first = uint32(kept) + warp * uint32(held)
+        to = uint32(first + down * uint32(across) + right * uint32(4))
+        r, c = lane // uint32(lanes), lane % uint32(lanes)
+        row, col = uint32(row - down * uint32(4) + r * uint32(4)), uint32(col - right * uint32(4) + c)
+        for p in range(pieces):
+            own = uint32(col + uint32(32 * p))
+            starts[p] = find_start(of_part, group, own, n, m, positions)
+            ends[p] = m if own < n else uint32(0)
+        source = uint32(first + r * uint32(across) + c)
+        for i in range(thread_rows):
+            cuda.syncwarp()
+            for j in range(0, thread_columns, 4):
+                at = uint64(to + uint32(j // 4 * column_step))
+                store4(tiles, at, sums[i, j], sums[i, j + 1], sums[i, j + 2], sums[i, j + 3])
+            cuda.syncwarp()
+            for q in range(0, lane_rows, 32 // lanes):
+                own_row = uint32(row + uint32(i // 4 * row_step + i % 4 + 4 * q))
+                for p in range(pieces):
+                    if own_row < ends[p]:
+                        value = tiles[uint64(source + uint32(q * across + 32 * p))]
+                        out[starts[p] + uint64(own_row) * positions.value] = value
+
+    store_all = store_wide if wide else store_rows
+
+    @cuda.jit(device=True, forceinline=True)
+    def store(out, of_part, sums, place, n, m, positions, tiles, bias, biased):
+        if biased:
+            add_bias(sums, place, m, bias)
+        store_all(out, of_part, sums, place, n, m, positions, tiles)
 
     return store
