@@ -442,8 +442,9 @@ def _convolution(problem):
     reads = ways.get(algorithm)
     if reads is None or not reads(x, weight.shape, geometry, groups):
         if takes_first(x):
-            x, launch = first_launch(x, problem.work)
+            x, launch = first_launch(x, geometry, problem.work)
             before.append(launch)
+            geometry = geometry.sampled() if geometry.is_sampled else geometry
         else:
             x = problem.on_device(x)
     convolution = Convolution(x, problem.on_device(weight), problem.on_device(bias), out, geometry, groups)

@@ -126,6 +126,8 @@ def expected(
     biased: bool = False,
 ) -> dict[str, float]:
     """Predict the microseconds of each algorithm for a convolution of float32, or of two bytes, that is not empty."""
+    if last and geometry.is_sampled:
+        return _expected_of_sampled(x_shape, weight_shape, geometry, groups, half, biased)
     fastest = _fastest(x_shape, weight_shape, geometry, groups, False, np.float16 if half else np.float32, "direct")
     if groups > 1 and _is_depthwise(x_shape, weight_shape, geometry):
         return {"direct": LAUNCH_US}
@@ -148,6 +150,20 @@ def expected(
     # Elements of two bytes are added to the bias in another launch, from sums in float32.
     before += last_us(biased * out, 8) + (last_us(biased * out, 6) if half else 0)
     return times | {"im2col": before + predict_product(x_shape, weight_shape, geometry, groups, whole)}
+
+
+def _expected_of_sampled(x_shape, weight_shape, geometry, groups, half, biased):
+    """What `expected` predicts where the channels are last, and windows are single pixels, some apart: these are copied
+    with their channels first, unless implicit GEMM reads them in place.
+    """
+    shape = *x_shape[:2], *geometry.out_size
+    before = last_us(prod(shape), 4 if half else 8)
+    times = expected(shape, weight_shape, geometry.sampled(), groups, half, False, biased)
+    times = {name: before + us for name, us in times.items()}
+    if takes_implicit(x_shape, weight_shape, geometry, groups):
+        in_place = choose_tile(x_shape, weight_shape, geometry, groups, half, True).us
+        times["implicit"] = min(times["implicit"], in_place)
+    return times
 
 
 def _predict_im2col(x_shape, weight_shape, geometry, groups, whole, dtype: Any = np.float32):

@@ -50,6 +50,7 @@ __all__ = [
     "last_us",
     "lies_last",
     "reads_last",
+    "sampled_us",
     "takes_first",
     "takes_implicit",
 ]
@@ -121,8 +122,8 @@ LAST_US, LAST_BYTES = 3.0, 3.4e6
 MAX_COPY = 256 << 20
 #: Terms of windows that are written in a microsecond, by the pieces of an element.
 WINDOW_TERMS = {1: 1.2e6, 2: 3.5e5}
-#: Images that `first_launch` takes have fewer elements.
-MAX_FIRST = 2**31
+#: Images that `first_launch` takes have fewer elements, and words for elements of so many bytes.
+MAX_FIRST, NUMBERS = 2**31, {2: types.uint16, 4: types.uint32, 8: types.uint64}
 
 
 class Choice(NamedTuple):
@@ -180,7 +181,8 @@ def _choose_tile(m, n, channels, taps, groups, counts, half, last, ways, multipr
     found = [Choice(np.inf, None, 1)]
     if half:
         speeds, nbytes = HALF_SPEEDS, itemsize * (used + weights + out)
-        copied = weights if last and channels % CHUNK == 0 else pixels + weights
+        chunked = channels % CHUNK == 0
+        copied = (0 if last and chunked else pixels) + (0 if taps == 1 and chunked else weights)
         before, depth = last_us(copied, 2 * itemsize), ceil_div(channels, CHUNK) * CHUNK * taps
     else:
         speeds, nbytes = IMPLICIT_SPEEDS, int(itemsize * (IMPLICIT_BYTES * read + weights + out))
@@ -306,7 +308,10 @@ def _half_launches(convolution, tile, parts, bias, target, work):
     """[(launch, arguments), ...] of implicit GEMM of float16 or bfloat16 by single warps."""
     x, groups, geometry = convolution.x, convolution.groups, convolution.geometry
     in_place, chunks = _has_chunks_last(x, groups), make_divisor(ceil_div(x.shape[1] // groups, CHUNK))
-    (images, weights), launches = _channels_last(convolution, CHUNK, work, not in_place)
+    weight = convolution.weight
+    keeps_weights = geometry.counts[0] == 1 and weight.shape[1] % CHUNK == 0 and _is_aligned(weight, CHUNK)
+    (images, weights), launches = _channels_last(convolution, CHUNK, work, not in_place, not keeps_weights)
+    weights = weight.reshape(weight.size) if keeps_weights else weights
     padded = int(chunks.value) * CHUNK
     steps = (x.shape[1], padded) if in_place else (padded, x.shape[0] * int(geometry.pixels.value) * padded)
     images = window(x, np.uint16, x.size) if in_place else images.view(np.uint16)
@@ -357,28 +362,50 @@ def takes_first(x: Any) -> bool:
     return x.size < MAX_FIRST and x.shape[1] <= FIRST_SIDE * MAX_GRID_YZ
 
 
-def first_launch(x: Any, work: Any) -> tuple:
-    """Copy images so that their channels are first; gives the copy, and the (launch, arguments) that writes it."""
-    (samples, channels, *size), dtype = x.shape, dtype_of(x)
-    positions, copy = prod(size), work.take("first", x.size, dtype)
-    few, number = channels <= FEW_CHANNELS, {2: types.uint16, 4: types.uint32, 8: types.uint64}[dtype.itemsize]
+def first_launch(x: Any, geometry: Geometry, work: Any) -> tuple:
+    """Copy images so that their channels are first, only the pixels of windows where ``geometry.is_sampled``; gives the
+    copy, and the (launch, arguments) that writes it.
+    """
+    (samples, channels, height, width), dtype, (stride_h, stride_w) = x.shape, dtype_of(x), (1, 1)
+    out_h, out_w = height, width
+    if geometry.is_sampled:
+        (out_h, out_w), stride_h, stride_w = (
+            geometry.out_size,
+            int(geometry.stride_h.value),
+            int(geometry.stride_w.value),
+        )
+    positions, few = out_h * out_w, channels <= FEW_CHANNELS
+    copy, number = work.take("first", samples * channels * positions, dtype), NUMBERS[dtype.itemsize]
     across = ceil_div(positions, FIRST_SIDE)
     grid = ceil_div(samples * positions, LAST_THREADS) if few else (samples * across, ceil_div(channels, FIRST_SIDE))
     launch = configure_quietly(channels_first(number, few), grid, LAST_THREADS, work.stream)
     words = window(x, np.dtype(f"u{dtype.itemsize}"), x.size), copy.view(f"u{dtype.itemsize}")
     sizes = tuple(map(np.uint32, (channels, positions, samples * positions)))
-    return copy.reshape(x.shape), (launch, (*words, sizes, make_divisor(positions if few else across)))
+    pixels = tuple(map(np.uint32, (height * width, stride_h * width, stride_w)))
+    divisors = make_divisor(out_w), make_divisor(positions if few else across)
+    return copy.reshape(samples, channels, out_h, out_w), (launch, (*words, sizes, pixels, divisors))
 
 
 def reads_last(x: Any, weight_shape: tuple, geometry: Geometry, groups: int) -> bool:
     """Whether implicit GEMM reads images in place, with their channels last."""
     if not lies_last(x):
         return False
-    half = dtype_of(x).itemsize == 2
-    choice = choose_tile(tuple(x.shape), tuple(weight_shape), geometry, groups, half, groups == 1)
+    half, shapes = dtype_of(x).itemsize == 2, (tuple(x.shape), tuple(weight_shape))
+    choice = choose_tile(*shapes, geometry, groups, half, groups == 1)
+    if geometry.is_sampled and sampled_us(*shapes, geometry, groups, half) < choice.us:
+        return False
     if isinstance(choice.tile, HalfTile):
         return _has_chunks_last(x, groups) or groups == 1 and x.shape[1] <= CHUNK
     return groups == 1 and not choice.written and isinstance(choice.tile, GroupTile)
+
+
+def sampled_us(x_shape: tuple, weight_shape: tuple, geometry: Geometry, groups: int, half: bool) -> float:
+    """Predict the microseconds of implicit GEMM after a copy of the pixels of windows, where ``geometry.is_sampled``,
+    with their channels first.
+    """
+    shape = *x_shape[:2], *geometry.out_size
+    copy = last_us(prod(shape), 4 if half else 8)
+    return copy + choose_tile(shape, weight_shape, geometry.sampled(), groups, half).us
 
 
 def lies_last(x: Any) -> bool:
@@ -392,7 +419,12 @@ def lies_last(x: Any) -> bool:
 
 def _has_chunks_last(x, groups):
     """Whether single warps copy images from where they are: the channels of each group are last, in whole chunks."""
-    return lies_last(x) and x.shape[1] // groups % CHUNK == 0 and address_of(x) % (CHUNK * dtype_of(x).itemsize) == 0
+    return lies_last(x) and x.shape[1] // groups % CHUNK == 0 and _is_aligned(x, CHUNK)
+
+
+def _is_aligned(array, count):
+    """Whether an array on the device begins at a multiple of so many elements."""
+    return cuda.is_cuda_array(array) and address_of(array) % (count * dtype_of(array).itemsize) == 0
 
 
 def _group_operands(convolution, form, work):

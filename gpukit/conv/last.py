@@ -232,35 +232,43 @@ copy_split_weights = make_copy_weights(2)
 
 @functools.cache
 def channels_first(number, few):
-    """Make the kernel that copies images (N, H W, C) to (N, C, H W), for elements of a Numba type.
+    """Make the kernel that copies images (N, H, W, C) to (N, C, OH, OW), for elements of a Numba type: pixels that are
+    some rows and columns apart, or all of them.
 
-    ``sizes`` are C, H W, and all positions of N images; ``divisor`` is that of H W, in tiles unless there are ``few``
-    channels. Then each thread has a position, and its loads find the neighbours' in the L1 cache; otherwise each block
-    has a tile, of ``FIRST_SIDE`` positions along x, and channels along y.
+    ``sizes`` are C, OH OW, and all positions of N images; ``pixels`` are those of an image, and of those from a row,
+    and from a column, that is copied to the next; ``divisors`` are those of OW, and of OH OW, in tiles unless there are
+    ``few`` channels. Then each thread has a position, and its loads find the neighbours' in the L1 cache; otherwise
+    each block has a tile, of ``FIRST_SIDE`` positions along x, and channels along y.
     """
     pitch = FIRST_SIDE + 1
 
+    @cuda.jit(device=True, forceinline=True)
+    def find_pixel(sample, position, pixels, out_w):
+        down, right = divided(position, out_w)
+        return uint64(sample) * pixels[0] + uint32(down * pixels[1] + right * pixels[2])
+
     @cuda.jit
-    def positions_first(x, out, sizes, divisor):
+    def positions_first(x, out, sizes, pixels, divisors):
         channels, positions, count = sizes
         i = uint32(cuda.blockIdx.x) * uint32(LAST_THREADS) + uint32(cuda.threadIdx.x)
         if i < count:
-            sample, position = divided(i, divisor)
-            start, to = uint64(i) * channels, uint64(sample) * channels * positions + position
+            sample, position = divided(i, divisors[1])
+            start = find_pixel(sample, position, pixels, divisors[0]) * channels
+            to = uint64(sample) * channels * positions + position
             for c in range(channels):
                 out[to + uint64(c) * positions] = x[start + uint64(c)]
 
     @cuda.jit
-    def tiles_first(x, out, sizes, divisor):
+    def tiles_first(x, out, sizes, pixels, divisors):
         tile = cuda.shared.array((FIRST_SIDE, pitch), number)
         channels, positions, _ = sizes
         lane, warp = uint32(cuda.threadIdx.x) % uint32(32), uint32(cuda.threadIdx.x) // uint32(32)
-        sample, across = divided(uint32(cuda.blockIdx.x), divisor)
+        sample, across = divided(uint32(cuda.blockIdx.x), divisors[1])
         position, channel = uint32(across * uint32(FIRST_SIDE)), uint32(cuda.blockIdx.y) * uint32(FIRST_SIDE)
         for i in range(0, FIRST_SIDE, WARPS):
             own, c = uint32(position + warp + uint32(i)), uint32(channel + lane)
             if own < positions and c < channels:
-                tile[warp + uint32(i), lane] = x[(uint64(sample) * positions + own) * channels + c]
+                tile[warp + uint32(i), lane] = x[find_pixel(sample, own, pixels, divisors[0]) * channels + c]
         cuda.syncthreads()
         for i in range(0, FIRST_SIDE, WARPS):
             own, c = uint32(position + lane), uint32(channel + warp + uint32(i))

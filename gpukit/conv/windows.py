@@ -73,6 +73,14 @@ class Geometry(NamedTuple):
         return bool(self.counts[0] == 1 and steps_of_one)
 
     @property
+    def is_sampled(self) -> bool:
+        """Whether windows are single pixels, some rows or columns apart: of an image with these pixels only, each is
+        one.
+        """
+        steps = self.stride_h.value, self.stride_w.value
+        return bool(self.counts[0] == 1 and steps != (1, 1) and self.padding_h == self.padding_w == 0)
+
+    @property
     def is_whole(self) -> bool:
         """Whether there is one window, the whole image."""
         no_padding = self.padding_h == self.padding_w == 0
@@ -91,6 +99,10 @@ class Geometry(NamedTuple):
     def out_size(self) -> tuple[int, int]:
         """OH and OW."""
         return int(self.out_h), int(self.out_w.value)
+
+    def sampled(self) -> "Geometry":
+        """Make the geometry of images with the pixels of the windows only, where `is_sampled`."""
+        return make_geometry(self.out_size, 1, 1, 0, 1)
 
 
 def make_geometry(

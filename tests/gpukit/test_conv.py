@@ -490,6 +490,27 @@ def test_images_with_their_channels_last_in_other_kernels(dtype, channels, group
 
 
 @pytest.mark.parametrize(
+    ("dtype", "channels", "groups", "stride"),
+    [(np.float32, 20, 1, 3), (np.float32, 6, 1, (1, 2)), (np.float16, 38, 2, (2, 1)), (np.float64, 34, 1, 2)],
+)
+def test_of_images_with_their_channels_last_the_pixels_of_windows_are_copied(
+    monkeypatch, dtype, channels, groups, stride
+):
+    """Where windows are single pixels, the others are left out, whatever the algorithm."""
+    x, weight = random(2, channels, 9, 11, dtype=dtype), random(6, channels // groups, 1, 1, dtype=dtype)
+    exact, size = reference_conv(x, weight, None, groups, stride=stride, padding=0, dilation=1)
+    copied, copy = [], api.first_launch
+    monkeypatch.setattr(api, "first_launch", lambda *arguments: copied.append(copy(*arguments)) or copied[-1])
+    for algorithm in ("auto", "naive", "im2col"):
+        if api.ALLOWED.get(algorithm, api.DIRECT_DTYPES).count(dtype):
+            how = {"stride": stride, "groups": groups, "algorithm": algorithm}
+            result = conv.conv2d(channels_last(x), cuda.to_device(weight), **how).copy_to_host()
+            difference = abs(values(result).reshape(exact.shape) - exact)
+            assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(dtype))).all()
+    assert copied and all(first.shape[2:] == result.shape[2:] for first, _ in copied)
+
+
+@pytest.mark.parametrize(
     ("dtype", "channels", "unit"),
     [
         (np.float32, 3, 1),
