@@ -48,9 +48,9 @@ __all__ = [
 ]
 
 #: What ``conv2d`` takes as ``algorithm``, besides "auto": the matrix product of windows, in memory and on the way, the
-#: product of spectra, the kernel for groups of one channel, the fastest direct kernel for the shape, and each direct
-#: kernel by name.
-ALGORITHMS = ("im2col", "implicit", "fourier", "depthwise", "direct", *DIRECT)
+#: product of spectra, the kernels for groups of one channel and for sums of few terms, the fastest direct kernel for
+#: the shape, and each direct kernel by name.
+ALGORITHMS = ("im2col", "implicit", "fourier", "depthwise", "short", "direct", *DIRECT)
 #: Besides bfloat16, which has several dtypes in NumPy, and which each algorithm takes that takes float16.
 CONV_DTYPES = (np.float16, np.float32, np.float64)
 #: Dtypes of most kernels, which sum elements of two bytes in float32, and of those that take others.
@@ -375,8 +375,8 @@ def conv2d(
     groups : int, 1 or more
         The out channels of a group depend on the channels of x in that group only.
     algorithm : str
-        One of ``ALGORITHMS``, or "auto": "direct", "implicit", "fourier" or "im2col", whichever a cost model expects to
-        be fastest. "im2col" and "fourier" are not for float16 and bfloat16, and float64 is for these two and
+        One of ``ALGORITHMS``, or "auto": "direct", "short", "implicit", "fourier" or "im2col", whichever a cost model
+        expects to be fastest. "im2col" and "fourier" are not for float16 and bfloat16, and float64 is for these two and
         "depthwise". "implicit" takes kernels of up to 16 rows and 15 columns, and on compute capability 9.0 larger
         ones, too, if there is one group. It uses tensor cores for elements of two bytes, and on compute capability 9.0,
         where that is faster, for float32 too: each number is split into two of TF32. Errors stay as small as those of
@@ -384,12 +384,13 @@ def conv2d(
         NaN. "fourier" is for one group and kernels of up to 29 x 29 pixels, gaps included. Its errors are those of sums
         in the operands' dtype as long as the values of an image are alike: they are relative to the largest ones within
         32 x 32 pixels, where an infinity makes all results NaN. "depthwise" is for groups of one channel of x and
-        kernels of up to 49 values. "direct" is the fastest direct kernel, "depthwise" where several groups have one
-        channel. Where a value has 100 terms or more, neighbours may share products: along rows if the kernel has 5
-        columns or more ("paired"), along columns if it has a multiple of 3 rows ("winograd"). Errors are somewhat
-        larger then, and an infinity may become NaN, too. "naive" to "winograd" are the direct kernels by name, for
-        learners. "paired" needs a kernel of 2 columns or more, and a stride and dilation of 1 along rows; "winograd" a
-        multiple of 3 rows, and a stride and dilation of 1 along columns.
+        kernels of up to 49 values. "short" is for sums of up to 64 terms, C / groups KH KW. "direct" is the fastest
+        direct kernel, "depthwise" where several groups have one channel. Where a value has 100 terms or more,
+        neighbours may share products: along rows if the kernel has 5 columns or more ("paired"), along columns if it
+        has a multiple of 3 rows ("winograd"). Errors are somewhat larger then, and an infinity may become NaN, too.
+        "naive" to "winograd" are the direct kernels by name, for learners. "paired" needs a kernel of 2 columns or
+        more, and a stride and dilation of 1 along rows; "winograd" a multiple of 3 rows, and a stride and dilation of 1
+        along columns.
     out : array of shape (N, O, OH, OW), optional
         Same kind and dtype. On the device it must not share memory with the others.
     workspace : device array of one dimension, optional
@@ -439,6 +440,7 @@ def _convolution(problem):
     x, weight, bias = as_words(x), as_words(weight), None if bias is None else as_words(bias)
     before = []
     ways = {"implicit": reads_last, "depthwise": depthwise_reads_last, "direct": depthwise_reads_last}
+    ways |= {"short": lambda x, *_: lies_last(x)}
     reads = ways.get(algorithm)
     if reads is None or not reads(x, weight.shape, geometry, groups):
         if takes_first(x):

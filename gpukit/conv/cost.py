@@ -28,6 +28,7 @@ from gpukit.conv.fast import Layout, specialised
 from gpukit.conv.fourier import fourier_us, takes_fourier
 from gpukit.conv.gemm import choose_tile, last_us, lies_last, takes_implicit
 from gpukit.conv.ladder import LADDER, Sizes
+from gpukit.conv.short import MAX_TERMS, SHORT_THREADS, divide, short, short_bytes, short_us, takes_short
 from gpukit.conv.warpgroups import FORMS
 from gpukit.conv.windows import Geometry, covered, make_divisor
 from gpukit.matmul.cost import half_kind, tensor_time
@@ -140,6 +141,8 @@ def expected(
         "direct": before + (DIRECT_TIME_FACTOR * fastest[0][0] if fastest else np.inf),
         "implicit": choose_tile(x_shape, weight_shape, geometry, groups, half, last).us if is_taken else np.inf,
     }
+    if takes_short(x_shape, weight_shape, geometry, groups):
+        times["short"] = short_us(x_shape, weight_shape, geometry, groups, 2 if half else 4)
     whole, windows = groups == 1 and geometry.is_whole and not biased, x_shape[0] * geometry.counts[1]
     out = weight_shape[0] * windows
     if half and not (whole or geometry.is_image and (not biased or MANY <= windows and out < 2**31)):
@@ -163,6 +166,8 @@ def _expected_of_sampled(x_shape, weight_shape, geometry, groups, half, biased):
     if takes_implicit(x_shape, weight_shape, geometry, groups):
         in_place = choose_tile(x_shape, weight_shape, geometry, groups, half, True).us
         times["implicit"] = min(times["implicit"], in_place)
+    if takes_short(x_shape, weight_shape, geometry, groups):
+        times["short"] = short_us(x_shape, weight_shape, geometry, groups, 2 if half else 4)
     return times
 
 
@@ -204,6 +209,11 @@ def direct_launch(name: str, convolution: Convolution, stream: Any) -> tuple:
             shape = f"weight has shape {tuple(weight.shape)}"
             raise ValueError(f"algorithm is 'depthwise'; {shape}: it needs one in channel to a group, and few values")
         return _launch_depthwise(convolution, stream)
+    if name == "short":
+        if not takes_short(x.shape, weight.shape, geometry, groups):
+            given = f"weight has shape {tuple(weight.shape)}"
+            raise ValueError(f"algorithm is 'short'; {given}: a value must have at most {MAX_TERMS} terms")
+        return _launch_short(convolution, stream)
     if name in LAID_OUT:
         wide = is_wide(x, geometry)
         layout = layout_of(x.shape, weight.shape, geometry, groups, wide, dtype_of(x), name)
@@ -242,6 +252,24 @@ def _launch_depthwise(convolution, stream):
     launch = configure_quietly(kernel, ceil_div(threads, THREADS), THREADS, stream)
     arrays = (array.reshape(array.size) for array in (x, weight, weight if bias is None else bias, out))
     return launch, (*arrays, sizes)
+
+
+def _launch_short(convolution, stream):
+    """Make (launch, arguments) of the kernel for sums of few terms."""
+    x, weight, bias, out, geometry, groups = convolution
+    (samples, _, height, width), dtype, terms = x.shape, dtype_of(x), prod(weight.shape[1:])
+    windows, outs, channels = samples * geometry.counts[1], weight.shape[0] // groups, weight.shape[1]
+    work = divide(terms, windows, outs, groups, cuda.get_current_device().MULTIPROCESSOR_COUNT)
+    even = geometry.counts[1] % 2 == 0 and address_of(out) % (2 * dtype.itemsize) == 0
+    kernel = short(channels, tuple(map(int, weight.shape[2:])), work.run, work.run > 1 and even)
+    pixels, last = height * width, lies_last(x) and not x.is_c_contiguous()
+    near = (channels, 1, width * x.shape[1], x.shape[1]) if last else (channels * pixels, pixels, width, 1)
+    images = window(x, dtype, x.size) if last else x.reshape(x.size)
+    grid = ceil_div(windows, work.run * SHORT_THREADS), ceil_div(outs, work.outs), groups
+    launch = configure_quietly(kernel, grid, SHORT_THREADS, stream, short_bytes(terms, work.outs))
+    sizes = tuple(map(np.uint32, (windows, outs, work.outs, bias is not None)))
+    arrays = (array.reshape(array.size) for array in (weight, weight if bias is None else bias, out))
+    return launch, (images, *arrays, geometry, sizes, tuple(map(np.uint32, (x.size // samples, *near))))
 
 
 def _goes_in_pairs(x, out, kernel, geometry):

@@ -12,7 +12,7 @@ from gpukit import conv
 from gpukit._host.arrays import address_of, as_words, device_array_of
 from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
-from gpukit.conv import api, columns, cost, depthwise, gemm, windows
+from gpukit.conv import api, columns, cost, depthwise, gemm, short, windows
 from gpukit.conv.warpgroups import FORMS
 
 #: Examples of tests that compile a kernel for each: on a GPU that takes seconds.
@@ -260,6 +260,8 @@ def test_conv2d(case, dtype, algorithm, groups, sizes, with_bias):
         algorithm = "specialised"
     if algorithm == "depthwise" and (sizes[1] > 1 or pair(how["dilation"])[0] > 4):
         dtype, algorithm = np.float32 if dtype == np.float64 else dtype, "direct"
+    if algorithm == "short" and sizes[1] * math.prod(kernel) > short.MAX_TERMS:
+        algorithm = "direct"
     if algorithm == "fourier":
         groups = 1
     made, channels = sizes[0] * groups, sizes[1] * groups
@@ -486,6 +488,35 @@ def test_images_with_their_channels_last_in_other_kernels(dtype, channels, group
     exact, size = reference_conv(x, weight, None, groups, stride=2, padding=1, dilation=1)
     result = conv.conv2d(channels_last(x), cuda.to_device(weight), stride=2, padding=1, groups=groups).copy_to_host()
     difference = abs(values(result).reshape(exact.shape) - exact)
+    assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(dtype))).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "weight_shape", "how", "groups", "run", "outs", "last"),
+    [
+        (np.float32, (7, 2, 2, 3), {"stride": (2, 1), "padding": 1}, 1, 4, 4, True),
+        (np.float32, (6, 7, 3, 3), {"padding": 2, "dilation": 2}, 2, 1, 2, False),
+        (np.float32, (10, 16, 1, 1), {"stride": 3}, 2, 2, 2, True),
+        (np.float16, (9, 3, 2, 2), {"stride": (1, 2)}, 1, 4, 6, False),
+        (np.float16, (5, 1, 3, 1), {"padding": 1}, 3, 2, 8, True),
+        (BFLOAT16, (4, 5, 2, 2), {"stride": 2, "padding": 1}, 1, 2, 4, True),
+    ],
+)
+@pytest.mark.parametrize("odd", [0, 1])
+def test_sums_of_few_terms(monkeypatch, dtype, weight_shape, how, groups, run, outs, last, odd):
+    """Any division of the work is right, for images in any layout and a result at any address."""
+    made, channels, *kernel = weight_shape
+    x, weight = random(3, channels * groups, 9, 10, dtype=dtype), random(made * groups, *weight_shape[1:], dtype=dtype)
+    bias, how = random(made * groups, dtype=dtype), PLAIN | how
+    exact, size = reference_conv(x, weight, bias, groups, **how)
+    geometry = windows.make_geometry(x.shape[2:], kernel, **how)
+    shape = 3, made * groups, *geometry.out_size
+    out = cuda.to_device(poisoned(math.prod(shape) + odd, dtype=dtype))[odd:].reshape(shape)
+    arrays = [channels_last(x) if last else cuda.to_device(x), *map(cuda.to_device, (weight, bias)), out]
+    monkeypatch.setattr(cost, "divide", lambda *_: short.Work(run, outs))
+    launch, arguments = cost.direct_launch("short", cost.Convolution(*map(as_words, arrays), geometry, groups), 0)
+    assert gpukit.trace(launch, *arguments).findings == []
+    difference = abs(values(out.copy_to_host()).reshape(exact.shape) - exact)
     assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(dtype))).all()
 
 
@@ -993,6 +1024,11 @@ WRONG = [
         lambda: conv.conv2d(X, WEIGHT[..., :1], algorithm="paired"),
         ValueError,
         r"algorithm is 'paired'; the kernel is \(3, 1\), .*; it needs a kernel of 2 columns or more",
+    ),
+    (
+        lambda: conv.conv2d(X, np.ones((2, 4, 4, 5), np.float32), algorithm="short"),
+        ValueError,
+        r"algorithm is 'short'; weight has shape \(2, 4, 4, 5\): a value must have at most 64 terms",
     ),
     (
         lambda: conv.conv2d(X, WEIGHT, stride=(1, 2), algorithm="paired"),
