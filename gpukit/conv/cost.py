@@ -28,7 +28,7 @@ from gpukit.conv.fast import Layout, specialised
 from gpukit.conv.fourier import fourier_us, takes_fourier
 from gpukit.conv.gemm import choose_tile, last_us, lies_last, takes_implicit
 from gpukit.conv.ladder import LADDER, Sizes
-from gpukit.conv.short import MAX_TERMS, SHORT_THREADS, divide, short, short_bytes, short_us, takes_short
+from gpukit.conv.short import MAX_TERMS, SHORT_THREADS, divide, short, short_bytes, short_us, takes_short, vector_of
 from gpukit.conv.warpgroups import FORMS
 from gpukit.conv.windows import Geometry, covered, make_divisor
 from gpukit.matmul.cost import half_kind, tensor_time
@@ -261,8 +261,9 @@ def _launch_short(convolution, stream):
     windows, outs, channels = samples * geometry.counts[1], weight.shape[0] // groups, weight.shape[1]
     work = divide(terms, windows, outs, groups, cuda.get_current_device().MULTIPROCESSOR_COUNT)
     even = geometry.counts[1] % 2 == 0 and address_of(out) % (2 * dtype.itemsize) == 0
-    kernel = short(channels, tuple(map(int, weight.shape[2:])), work.run, work.run > 1 and even)
     pixels, last = height * width, lies_last(x) and not x.is_c_contiguous()
+    vector = vector_of(channels, address_of(x), dtype.itemsize) if last else 1
+    kernel = short(channels, tuple(map(int, weight.shape[2:])), work.run, work.run > 1 and even, vector)
     near = (channels, 1, width * x.shape[1], x.shape[1]) if last else (channels * pixels, pixels, width, 1)
     images = window(x, dtype, x.size) if last else x.reshape(x.size)
     grid = ceil_div(windows, work.run * SHORT_THREADS), ceil_div(outs, work.outs), groups

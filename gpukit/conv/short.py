@@ -13,12 +13,22 @@ import numpy as np
 from gpukit.backend import cuda, float32, uint32, uint64
 from gpukit.conv.halves import nothing
 from gpukit.conv.windows import Geometry, divided
-from gpukit.intrinsics import load4, store2
+from gpukit.intrinsics import load2, load4, store2
 from gpukit.intrinsics.bfloat16 import element_of, value_of
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ
 
-__all__ = ["MAX_TERMS", "SHORT_THREADS", "Work", "divide", "short", "short_bytes", "short_us", "takes_short"]
+__all__ = [
+    "MAX_TERMS",
+    "SHORT_THREADS",
+    "Work",
+    "divide",
+    "short",
+    "short_bytes",
+    "short_us",
+    "takes_short",
+    "vector_of",
+]
 
 #: Terms of a sum, and values of all windows of a thread, at most; windows of a thread.
 MAX_TERMS, MAX_HELD, RUNS = 64, 64, (4, 2, 1)
@@ -81,17 +91,18 @@ def short_us(x_shape: tuple, weight_shape: tuple, geometry: Geometry, groups: in
 
 
 @functools.cache
-def short(channels: int, kernel: tuple[int, int], run: int, wide: bool) -> Any:
+def short(channels: int, kernel: tuple[int, int], run: int, wide: bool, vector: int) -> Any:
     """Make the kernel ``short[(windows, out channels, groups), SHORT_THREADS, stream, nbytes](x, weight, bias, out,
     geometry, sizes, steps)`` for flat arrays; sums are of float32.
 
     ``sizes`` are windows in all, out channels of a group and of a block, an even number, and whether there is a bias.
     ``steps`` are elements of x from one sample to the next, and from one group, channel, row and pixel. ``nbytes`` has
-    `short_bytes`. With ``wide`` a thread's windows are pairs of neighbours, and stored together: OH OW is even.
+    `short_bytes`. With ``wide`` a thread's windows are pairs of neighbours, and stored together: OH OW is even. So many
+    channels as ``vector`` are loaded at a time; for 2 and 4 they are neighbours, and those of each pixel aligned.
     """
     terms, width = channels * prod(kernel), 2 if wide else 1
     pitch = _pitch(terms)
-    places, load_window, add_up = run // width, make_load_window(channels, kernel), make_add_up(terms, run)
+    places, load_window, add_up = run // width, make_load_window(channels, kernel, vector), make_add_up(terms, run)
 
     @cuda.jit(device=True, forceinline=True)
     def load_weights(weights, weight, bias, first, count, own_outs, biased):
@@ -148,9 +159,9 @@ def short(channels: int, kernel: tuple[int, int], run: int, wide: bool) -> Any:
 
 
 @functools.cache
-def make_load_window(channels, kernel):
+def make_load_window(channels, kernel, vector):
     """Make the device function that loads the values of a window, with zeros for what lies outside of the image."""
-    taps = kernel[0] * kernel[1]
+    taps, load_some = kernel[0] * kernel[1], {2: load2, 4: load4}.get(vector)
 
     def load_from(tap):
         """Load from one value of the kernel on. The compiler would not unroll a loop of this size."""
@@ -163,9 +174,15 @@ def make_load_window(channels, kernel):
             col = uint32(left + uint32(right) * geometry.dilation_w)
             inside = (row < geometry.height) & (col < geometry.width.value)
             at = uint32(base + row * steps[3] + col * steps[4]) if inside else uint32(0)
-            for c in range(channels):
-                value = float32(value_of(x[uint32(at + uint32(c) * steps[2])]))
-                pixels[c * taps + tap] = value if inside else float32(0)
+            if vector > 1:
+                for c in range(0, channels, vector):
+                    values = load_some(x, uint64(uint32(at + uint32(c))))
+                    for e in range(vector):
+                        pixels[(c + e) * taps + tap] = float32(value_of(values[e])) if inside else float32(0)
+            else:
+                for c in range(channels):
+                    value = float32(value_of(x[uint32(at + uint32(c) * steps[2])]))
+                    pixels[c * taps + tap] = value if inside else float32(0)
             rest(x, pixels, base, top, left, geometry, steps)
 
         return load
@@ -219,6 +236,11 @@ def make_add_up(terms, run):
 def _pitch(terms):
     """Words from the weights of one out channel to the next."""
     return ceil_div(terms, 4) * 4
+
+
+def vector_of(channels: int, address: int, itemsize: int) -> int:
+    """Return how many channels of a pixel, which are neighbours, can be loaded at a time."""
+    return next(n for n in (4, 2, 1) if channels % n == 0 and address % (n * itemsize) == 0)
 
 
 def short_bytes(terms: int, outs: int) -> int:
