@@ -263,7 +263,9 @@ def _launch_short(convolution, stream):
     even = geometry.counts[1] % 2 == 0 and address_of(out) % (2 * dtype.itemsize) == 0
     pixels, last = height * width, lies_last(x) and not x.is_c_contiguous()
     vector = vector_of(channels, address_of(x), dtype.itemsize) if last else 1
-    kernel = short(channels, tuple(map(int, weight.shape[2:])), work.run, work.run > 1 and even, vector)
+    kernel = short(
+        channels, tuple(map(int, weight.shape[2:])), work.run, work.run > 1 and even, vector, dtype.itemsize == 2
+    )
     near = (channels, 1, width * x.shape[1], x.shape[1]) if last else (channels * pixels, pixels, width, 1)
     images = window(x, dtype, x.size) if last else x.reshape(x.size)
     grid = ceil_div(windows, work.run * SHORT_THREADS), ceil_div(outs, work.outs), groups

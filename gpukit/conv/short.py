@@ -13,7 +13,7 @@ import numpy as np
 from gpukit.backend import cuda, float32, uint32, uint64
 from gpukit.conv.halves import nothing
 from gpukit.conv.windows import Geometry, divided
-from gpukit.intrinsics import load2, load4, store2
+from gpukit.intrinsics import commit_copies, copy_async, load2, load4, store2, wait_copies
 from gpukit.intrinsics.bfloat16 import element_of, value_of
 from warpstep.integers import ceil_div
 from warpstep.limits import MAX_GRID_YZ
@@ -32,7 +32,7 @@ __all__ = [
 
 #: Terms of a sum, and values of all windows of a thread, at most; windows of a thread.
 MAX_TERMS, MAX_HELD, RUNS = 64, 64, (4, 2, 1)
-#: Threads of a block, and out channels that it may have.
+#: Threads of a block, and out channels that it may have: as many as threads at most, which copy one bias each.
 SHORT_THREADS, MAX_OUTS, MIN_OUTS = 128, 128, 4
 #: Blocks per multiprocessor that keep it busy.
 BUSY = 8
@@ -91,7 +91,7 @@ def short_us(x_shape: tuple, weight_shape: tuple, geometry: Geometry, groups: in
 
 
 @functools.cache
-def short(channels: int, kernel: tuple[int, int], run: int, wide: bool, vector: int) -> Any:
+def short(channels: int, kernel: tuple[int, int], run: int, wide: bool, vector: int, half: bool) -> Any:
     """Make the kernel ``short[(windows, out channels, groups), SHORT_THREADS, stream, nbytes](x, weight, bias, out,
     geometry, sizes, steps)`` for flat arrays; sums are of float32.
 
@@ -99,26 +99,12 @@ def short(channels: int, kernel: tuple[int, int], run: int, wide: bool, vector: 
     ``steps`` are elements of x from one sample to the next, and from one group, channel, row and pixel. ``nbytes`` has
     `short_bytes`. With ``wide`` a thread's windows are pairs of neighbours, and stored together: OH OW is even. So many
     channels as ``vector`` are loaded at a time; for 2 and 4 they are neighbours, and those of each pixel aligned.
+    ``half`` tells whether elements have two bytes.
     """
     terms, width = channels * prod(kernel), 2 if wide else 1
     pitch = _pitch(terms)
     places, load_window, add_up = run // width, make_load_window(channels, kernel, vector), make_add_up(terms, run)
-
-    @cuda.jit(device=True, forceinline=True)
-    def load_weights(weights, weight, bias, first, count, own_outs, biased):
-        i = uint32(cuda.threadIdx.x)
-        while i < own_outs * uint32(pitch):
-            o, k = i // uint32(pitch), i % uint32(pitch)
-            value = float32(0)
-            if o < count and k < uint32(terms):
-                value = float32(value_of(weight[uint64(first + o) * uint64(terms) + uint64(k)]))
-            weights[i] = value
-            i = uint32(i + uint32(SHORT_THREADS))
-        i = uint32(cuda.threadIdx.x)
-        while i < own_outs:
-            value = float32(value_of(bias[first + i])) if biased and i < count else float32(0)
-            weights[own_outs * uint32(pitch) + i] = value
-            i = uint32(i + uint32(SHORT_THREADS))
+    copy = copy_converted if half else copy_async
 
     @cuda.jit
     def short(x, weight, bias, out, geometry, sizes, steps):
@@ -128,7 +114,16 @@ def short(channels: int, kernel: tuple[int, int], run: int, wide: bool, vector: 
         windows, outs, own_outs, biased = sizes
         group, first = uint32(cuda.blockIdx.z), uint32(cuda.blockIdx.y) * own_outs
         count, positions = min(own_outs, uint32(outs - first)), geometry.positions.value
-        load_weights(weights, weight, bias, uint32(group * outs + first), count, own_outs, biased != uint32(0))
+        i, own = uint32(cuda.threadIdx.x), uint32(group * outs + first)
+        while i < own_outs * uint32(pitch):
+            o, k = i // uint32(pitch), i % uint32(pitch)
+            inside = (o < count) & (k < uint32(terms))
+            copy(weights, uint64(i), weight, uint64(own + o) * uint64(terms) + uint64(k), inside)
+            i = uint32(i + uint32(SHORT_THREADS))
+        if biased and cuda.threadIdx.x < own_outs:
+            i = uint32(cuda.threadIdx.x)
+            copy(weights, uint64(own_outs * uint32(pitch) + i), bias, uint64(own + i), i < count)
+        commit_copies()
         begin = uint32(cuda.blockIdx.x) * uint32(run * SHORT_THREADS) + uint32(cuda.threadIdx.x) * uint32(width)
         for i in range(places):
             own = uint32(begin + uint32(i * width * SHORT_THREADS))
@@ -138,10 +133,15 @@ def short(channels: int, kernel: tuple[int, int], run: int, wide: bool, vector: 
             base = uint32(sample * steps[0] + group * steps[1])
             for j in range(width):
                 load_window(x, pixels[i * width + j], base, uint32(position + uint32(j)), geometry, steps)
+        wait_copies(0)
         cuda.syncthreads()
         o = uint32(0)
         while o < count:
-            add_up(weights, uint32(o * uint32(pitch)), uint32(own_outs * uint32(pitch) + o), pixels, sums)
+            for j in range(2):
+                initial = weights[own_outs * uint32(pitch) + o + uint32(j)] if biased else float32(0)
+                for i in range(run):
+                    sums[j, i] = initial
+            add_up(weights, uint32(o * uint32(pitch)), pixels, sums)
             for j in range(2):
                 if o + uint32(j) < count:
                     for i in range(places):
@@ -156,6 +156,12 @@ def short(channels: int, kernel: tuple[int, int], run: int, wide: bool, vector: 
             o = uint32(o + uint32(2))
 
     return short
+
+
+@cuda.jit(device=True, forceinline=True)
+def copy_converted(buffer, to, source, at, inside):
+    """Copy an element to shared memory as float32, or zero."""
+    buffer[to] = float32(value_of(source[at])) if inside else float32(0)
 
 
 @functools.cache
@@ -220,17 +226,7 @@ def make_add_up(terms, run):
 
         return add
 
-    add = add_from(0)
-
-    @cuda.jit(device=True, forceinline=True)
-    def add_up(weights, at, initial, pixels, sums):
-        for j in range(2):
-            value = weights[initial + uint32(j)]
-            for i in range(run):
-                sums[j, i] = value
-        add(weights, at, pixels, sums)
-
-    return add_up
+    return add_from(0)
 
 
 def _pitch(terms):
