@@ -25,7 +25,15 @@ from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda
 from gpukit.conv import columns as column_kernels
 from gpukit.conv.columns import VARIANTS, choose, is_wide
-from gpukit.conv.cost import DIRECT, WORKSPACE, Convolution, choose_algorithm, depthwise_reads_last, direct_launch
+from gpukit.conv.cost import (
+    DIRECT,
+    WORKSPACE,
+    Convolution,
+    choose_algorithm,
+    depthwise_reads_last,
+    direct_launch,
+    direct_reads_last,
+)
 from gpukit.conv.fourier import fourier_launches
 from gpukit.conv.gemm import first_launch, implicit_launches, lies_last, reads_last, takes_first
 from gpukit.conv.windows import DTYPES, Geometry, check_out, check_shape, check_size, make_geometry, pair
@@ -375,8 +383,8 @@ def conv2d(
     groups : int, 1 or more
         The out channels of a group depend on the channels of x in that group only.
     algorithm : str
-        One of ``ALGORITHMS``, or "auto": "direct", "short", "implicit", "fourier" or "im2col", whichever a cost model
-        expects to be fastest. "im2col" and "fourier" are not for float16 and bfloat16, and float64 is for these two and
+        One of ``ALGORITHMS``, or "auto": "direct", "implicit", "fourier" or "im2col", whichever a cost model expects to
+        be fastest. "im2col" and "fourier" are not for float16 and bfloat16, and float64 is for these two and
         "depthwise". "implicit" takes kernels of up to 16 rows and 15 columns, and on compute capability 9.0 larger
         ones, too, if there is one group. It uses tensor cores for elements of two bytes, and on compute capability 9.0,
         where that is faster, for float32 too: each number is split into two of TF32. Errors stay as small as those of
@@ -385,12 +393,12 @@ def conv2d(
         in the operands' dtype as long as the values of an image are alike: they are relative to the largest ones within
         32 x 32 pixels, where an infinity makes all results NaN. "depthwise" is for groups of one channel of x and
         kernels of up to 49 values. "short" is for sums of up to 64 terms, C / groups KH KW. "direct" is the fastest
-        direct kernel, "depthwise" where several groups have one channel. Where a value has 100 terms or more,
-        neighbours may share products: along rows if the kernel has 5 columns or more ("paired"), along columns if it
-        has a multiple of 3 rows ("winograd"). Errors are somewhat larger then, and an infinity may become NaN, too.
-        "naive" to "winograd" are the direct kernels by name, for learners. "paired" needs a kernel of 2 columns or
-        more, and a stride and dilation of 1 along rows; "winograd" a multiple of 3 rows, and a stride and dilation of 1
-        along columns.
+        direct kernel, these two included, "depthwise" where several groups have one channel. Where a value has 100
+        terms or more, neighbours may share products: along rows if the kernel has 5 columns or more ("paired"), along
+        columns if it has a multiple of 3 rows ("winograd"). Errors are somewhat larger then, and an infinity may become
+        NaN, too. "naive" to "winograd" are the direct kernels by name, for learners. "paired" needs a kernel of 2
+        columns or more, and a stride and dilation of 1 along rows; "winograd" a multiple of 3 rows, and a stride and
+        dilation of 1 along columns.
     out : array of shape (N, O, OH, OW), optional
         Same kind and dtype. On the device it must not share memory with the others.
     workspace : device array of one dimension, optional
@@ -439,7 +447,7 @@ def _convolution(problem):
         x = as_device_array(x)
     x, weight, bias = as_words(x), as_words(weight), None if bias is None else as_words(bias)
     before = []
-    ways = {"implicit": reads_last, "depthwise": depthwise_reads_last, "direct": depthwise_reads_last}
+    ways = {"implicit": reads_last, "depthwise": depthwise_reads_last, "direct": direct_reads_last}
     ways |= {"short": lambda x, *_: lies_last(x)}
     reads = ways.get(algorithm)
     if reads is None or not reads(x, weight.shape, geometry, groups):

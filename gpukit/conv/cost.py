@@ -42,6 +42,7 @@ __all__ = [
     "choose_algorithm",
     "depthwise_reads_last",
     "direct_launch",
+    "direct_reads_last",
     "expected",
     "is_wide",
     "launch_blocked",
@@ -129,20 +130,16 @@ def expected(
     """Predict the microseconds of each algorithm for a convolution of float32, or of two bytes, that is not empty."""
     if last and geometry.is_sampled:
         return _expected_of_sampled(x_shape, weight_shape, geometry, groups, half, biased)
-    fastest = _fastest(x_shape, weight_shape, geometry, groups, False, np.float16 if half else np.float32, "direct")
     if groups > 1 and _is_depthwise(x_shape, weight_shape, geometry):
         return {"direct": LAUNCH_US}
     is_taken = takes_implicit(x_shape, weight_shape, geometry, groups)
     if half and tuple(cuda.get_current_device().compute_capability) < (8, 0):
         return {"direct": LAUNCH_US}
-    # The others copy images whose channels are last.
-    before = last_us(last * prod(x_shape) if 1 not in (x_shape[1], geometry.pixels.value) else 0, 4 if half else 8)
+    before = _first_us(x_shape, geometry, half, last)
     times = {
-        "direct": before + (DIRECT_TIME_FACTOR * fastest[0][0] if fastest else np.inf),
+        "direct": direct_us(x_shape, weight_shape, geometry, groups, half, last)[0],
         "implicit": choose_tile(x_shape, weight_shape, geometry, groups, half, last).us if is_taken else np.inf,
     }
-    if takes_short(x_shape, weight_shape, geometry, groups):
-        times["short"] = short_us(x_shape, weight_shape, geometry, groups, 2 if half else 4)
     whole, windows = groups == 1 and geometry.is_whole and not biased, x_shape[0] * geometry.counts[1]
     out = weight_shape[0] * windows
     if half and not (whole or geometry.is_image and (not biased or MANY <= windows and out < 2**31)):
@@ -159,16 +156,45 @@ def _expected_of_sampled(x_shape, weight_shape, geometry, groups, half, biased):
     """What `expected` predicts where the channels are last, and windows are single pixels, some apart: these are copied
     with their channels first, unless implicit GEMM reads them in place.
     """
-    shape = *x_shape[:2], *geometry.out_size
-    before = last_us(prod(shape), 4 if half else 8)
+    shape, before = (*x_shape[:2], *geometry.out_size), _first_us(x_shape, geometry, half, True)
     times = expected(shape, weight_shape, geometry.sampled(), groups, half, False, biased)
     times = {name: before + us for name, us in times.items()}
     if takes_implicit(x_shape, weight_shape, geometry, groups):
         in_place = choose_tile(x_shape, weight_shape, geometry, groups, half, True).us
         times["implicit"] = min(times["implicit"], in_place)
     if takes_short(x_shape, weight_shape, geometry, groups):
-        times["short"] = short_us(x_shape, weight_shape, geometry, groups, 2 if half else 4)
+        times["direct"] = min(times["direct"], short_us(x_shape, weight_shape, geometry, groups, 2 if half else 4))
     return times
+
+
+def direct_us(
+    x_shape: tuple, weight_shape: tuple, geometry: Geometry, groups: int, half: bool, last: bool = False
+) -> tuple[float, bool]:
+    """Predict the microseconds of the fastest direct kernel, and whether it is that for sums of few terms, which reads
+    images with their channels ``last`` in place.
+    """
+    dtype = np.float16 if half else np.float32
+    fastest = _fastest(x_shape, weight_shape, geometry, groups, False, dtype, "direct")
+    us = _first_us(x_shape, geometry, half, last) + (DIRECT_TIME_FACTOR * fastest[0][0] if fastest else np.inf)
+    if takes_short(x_shape, weight_shape, geometry, groups):
+        of_few = short_us(x_shape, weight_shape, geometry, groups, 2 if half else 4)
+        return min(us, of_few), of_few <= us
+    return us, False
+
+
+def _first_us(x_shape, geometry, half, last):
+    """Microseconds in which images whose channels are last are copied with their channels first, the pixels of windows
+    only where these are sampled.
+    """
+    count = prod(x_shape[:2]) * geometry.counts[1] if geometry.is_sampled else prod(x_shape)
+    return last_us(count if last and 1 not in (x_shape[1], geometry.pixels.value) else 0, 4 if half else 8)
+
+
+def direct_reads_last(x: Any, weight_shape: tuple, geometry: Geometry, groups: int) -> bool:
+    """Whether the fastest direct kernel reads images in place, with their channels last."""
+    if groups > 1 and _is_depthwise(x.shape, weight_shape, geometry):
+        return depthwise_reads_last(x, weight_shape, geometry, groups)
+    return lies_last(x) and direct_us(x.shape, weight_shape, geometry, groups, dtype_of(x).itemsize == 2, True)[1]
 
 
 def _predict_im2col(x_shape, weight_shape, geometry, groups, whole, dtype: Any = np.float32):
@@ -213,6 +239,9 @@ def direct_launch(name: str, convolution: Convolution, stream: Any) -> tuple:
         if not takes_short(x.shape, weight.shape, geometry, groups):
             given = f"weight has shape {tuple(weight.shape)}"
             raise ValueError(f"algorithm is 'short'; {given}: a value must have at most {MAX_TERMS} terms")
+        return _launch_short(convolution, stream)
+    half = dtype_of(x).itemsize == 2
+    if name == "direct" and direct_us(tuple(x.shape), tuple(weight.shape), geometry, groups, half)[1]:
         return _launch_short(convolution, stream)
     if name in LAID_OUT:
         wide = is_wide(x, geometry)
