@@ -31,14 +31,18 @@ __all__ = [
 ]
 
 #: Terms of a sum, and values of all windows of a thread, at most; windows of a thread.
-MAX_TERMS, MAX_HELD, RUNS = 64, 64, (4, 2, 1)
-#: Threads of a block, and out channels that it may have: as many as threads at most, which copy one bias each.
-SHORT_THREADS, MAX_OUTS, MIN_OUTS = 128, 128, 4
+MAX_TERMS, MAX_HELD, RUNS = 64, 128, (4, 2, 1)
+#: Threads of a block, and out channels that it may have: as many as threads at most, which copy one bias each; those
+#: that are worth the loads of windows.
+SHORT_THREADS, MAX_OUTS, MIN_OUTS, WORTH_OUTS = 128, 128, 4, 16
 #: Blocks per multiprocessor that keep it busy.
-BUSY = 8
+BUSY = 4
 #: Microseconds of a launch and of the first loads; cycles of a microsecond; bytes that memory moves in one; share of
 #: the instructions that a multiprocessor could issue; cycles of one that waits for the one before.
-SHORT_US, CYCLES_PER_US, BYTES_PER_US, ISSUED, WAIT_CYCLES = 4.2, 1750, 3.4e6, 0.7, 5
+SHORT_US, CYCLES_PER_US, BYTES_PER_US, ISSUED, WAIT_CYCLES = 4.2, 1750, 3.0e6, 0.9, 5
+#: Instructions of a thread, or what takes as long: to load a value of a window, to load four weights, to store
+#: a value, and to convert it to two bytes before.
+LOAD, WEIGHTS, STORE, CONVERT = 12, 3.5, 7, 12
 
 
 class Work(NamedTuple):
@@ -71,9 +75,12 @@ def divide(terms: int, windows: int, outs: int, groups: int, multiprocessors: in
     def blocks(run):
         return ceil_div(windows, run * SHORT_THREADS) * groups
 
-    run = next(run for run in RUNS if run == 1 or run * terms <= MAX_HELD and blocks(run) >= enough)
-    chunks = min(max(ceil_div(outs, MAX_OUTS), enough // blocks(run)), ceil_div(outs, MIN_OUTS))
-    return Work(run, ceil_div(ceil_div(outs, max(1, chunks)), 2) * 2)
+    def is_enough(run):
+        return run * terms <= MAX_HELD and blocks(run) * ceil_div(outs, WORTH_OUTS) >= enough
+
+    run = next(run for run in RUNS if run == 1 or is_enough(run))
+    chunks = min(max(ceil_div(outs, MAX_OUTS), ceil_div(enough, blocks(run))), ceil_div(outs, MIN_OUTS))
+    return Work(run, ceil_div(ceil_div(outs, chunks), 2) * 2)
 
 
 def short_us(x_shape: tuple, weight_shape: tuple, geometry: Geometry, groups: int, itemsize: int) -> float:
@@ -82,9 +89,10 @@ def short_us(x_shape: tuple, weight_shape: tuple, geometry: Geometry, groups: in
     terms, windows, outs = prod(weight_shape[1:]), x_shape[0] * geometry.counts[1], weight_shape[0] // groups
     work = divide(terms, windows, outs, groups, multiprocessors)
     threads = ceil_div(windows, work.run) * groups * ceil_div(outs, work.outs)
-    own = work.outs * (work.run * (terms + 4) + ceil_div(terms, 4) + 4) + work.run * 4 * terms
+    value = terms + STORE + CONVERT * (itemsize == 2)
+    own = work.outs * (work.run * value + WEIGHTS * ceil_div(terms, 4)) + work.run * LOAD * terms
     issue = threads * own / (128 * ISSUED * multiprocessors)
-    alone = work.outs / 2 * (WAIT_CYCLES * terms + 40)
+    alone = work.outs / 2 * (WAIT_CYCLES * terms + 40) + 2 * work.run * LOAD * terms
     read = min(prod(x_shape), groups * terms * windows)
     moved = itemsize * (read + groups * outs * windows)
     return SHORT_US + float(np.hypot(max(issue, alone) / CYCLES_PER_US, moved / BYTES_PER_US))
@@ -187,7 +195,7 @@ def make_load_window(channels, kernel, vector):
                         pixels[(c + e) * taps + tap] = float32(value_of(values[e])) if inside else float32(0)
             else:
                 for c in range(channels):
-                    value = float32(value_of(x[uint32(at + uint32(c) * steps[2])]))
+                    value = float32(value_of(x[uint32(c) * steps[2] :][at]))  # a base for each channel, and one index
                     pixels[c * taps + tap] = value if inside else float32(0)
             rest(x, pixels, base, top, left, geometry, steps)
 
