@@ -55,6 +55,8 @@ BLOCKS = 4
 POSITION_BITS, MAX_CHOSEN, MAX_ROW_THREADS, LOADS = 16, 1024, 1024, 4
 #: Elements of an array, at most, in which it searches rows whose elements are apart; and for many keys of each row.
 MAX_APART, MAX_APART_MANY = 1 << 20, 1 << 18
+#: Elements of a row that is sorted as a whole by a block, at most; bytes of it if a multiprocessor has one row at most.
+MAX_SORTED, MAX_SORTED_BYTES = 4096, 1 << 16
 
 _scan_digits = block_scan(DIGITS, np.uint32)
 
@@ -391,7 +393,7 @@ def _top(problem: Problem):
     top, after = put_rows(problem, values, outer, k, inner, "values")
     target, after_indices = put_rows(problem, out, outer, k, inner)
     indices, after = target.view(np.uint64), after + after_indices
-    if n <= max_block_row(dtype.itemsize):
+    if n <= _max_sorted(dtype.itemsize, rows):
         return sort_rows(problem, dtype, keys, None, top, indices, largest) + after
     if not in_order:
         return _select(problem, dtype, keys, top, indices, largest) + after
@@ -405,6 +407,11 @@ def _processors():
     return cuda.get_current_device().MULTIPROCESSOR_COUNT
 
 
+def _max_sorted(size, rows):
+    """The longest of so many rows whose first keys come from a sort of the whole row."""
+    return min(max_block_row(size, rows), MAX_SORTED_BYTES // size if rows <= _processors() else MAX_SORTED)
+
+
 def _fits_block(dtype, outer, n, inner, k):
     """Whether a block finds the first keys of each row: longer rows, and many keys of a row, take several launches.
 
@@ -412,8 +419,8 @@ def _fits_block(dtype, outer, n, inner, k):
     """
     rows, size = outer * inner, dtype.itemsize
     few = MAX_CHOSEN
-    if rows > _processors() or n <= max_block_row(size):
-        few //= 4
+    if rows > _processors() or n <= _max_sorted(size, rows):
+        few //= 2 if rows <= _processors() and n > MAX_SORTED else 4
         if inner == 1 or rows * n > MAX_APART_MANY:
             few = min(few, max(WARP, n // 4))
     fits = size <= 4 and 1 < n <= 1 << POSITION_BITS and k <= few

@@ -29,10 +29,11 @@ from gpukit._host.arrays import (
 from gpukit._host.call import Problem, call
 from gpukit._host.transfers import copy_launches
 from gpukit.backend import cuda, int32, int64, types, uint32, uint64
-from gpukit.intrinsics import load_acquire, match_byte
+from gpukit.intrinsics import allow_dynamic_shared, load_acquire, match_byte
 from gpukit.intrinsics.vectors import make_load
+from gpukit.operators import make_operations
 from gpukit.scan.fast import NAP
-from gpukit.scan.primitives import block_scan
+from gpukit.scan.primitives import block_scan, make_fold_lanes, make_scan_lanes
 from warpstep.integers import ceil_div, next_power_of_two
 from warpstep.limits import WARP
 from warpstep.values import check_flag
@@ -45,8 +46,13 @@ BITS, DIGITS = 8, 256
 EACH, REGISTERS = 16, {512: 64, 256: 80}
 #: Threads of a block that sorts several short rows, the lanes that may share a row, and keys of a lane at most.
 ROW_THREADS, ROW_LANES, WARP_KEYS = 256, (4, 16, WARP), 4
-#: Keys of a thread, and threads at most, of a block that sorts a row.
-BLOCK_KEYS, BLOCK_THREADS = 8, 512
+#: Keys of a thread of a block that sorts a row: so many while there may be more threads, at most `BLOCK_THREADS`. Then
+#: more, up to a number by the bytes of a key, if a multiprocessor has one row at most.
+BLOCK_KEYS, MORE_KEYS, MAX_KEYS, BLOCK_THREADS = (2, 3, 4, 5, 6, 8), (12, 16), {1: 16, 2: 16, 4: 16, 8: 12}, 1024
+#: Registers that such blocks share, and threads that share them at least, by the bytes of a key.
+BLOCK_REGISTERS, SHARING = 65536, {1: 1024, 2: 1024, 4: 1024, 8: 512}
+#: Bytes of shared memory of such a block beside keys, positions and counts, at most.
+OTHER_SHARED = 2048
 #: Threads of a block that clears, and blocks per multiprocessor.
 CLEARERS, CLEARING = 1024, 8
 #: Blocks per multiprocessor that count digits, their threads, and keys that a thread has in flight.
@@ -84,12 +90,14 @@ def make_ordered(kind: str, itemsize: int, falling: bool = False):
 
 @functools.cache
 def make_digit_of(kind, itemsize, falling):
-    """Make ``digit_of(key, shift, inside)``: the digit of a key at a bit; the last one for what is not ``inside``."""
+    """Make ``digit_of(key, low, shift, inside)``: a digit of how far a key lies above ``low``, which comes from
+    ``make_ordered``; the last one for what is not ``inside``.
+    """
     ordered, number = make_ordered(kind, itemsize, falling), getattr(types, f"uint{8 * itemsize}")
 
     @cuda.jit(device=True)
-    def digit_of(key, shift, inside):
-        digit = uint32(ordered(key) >> number(shift)) & uint32(DIGITS - 1)
+    def digit_of(key, low, shift, inside):
+        digit = uint32(number(ordered(key) - low) >> number(shift)) & uint32(DIGITS - 1)
         return digit if inside else uint32(DIGITS - 1)
 
     return digit_of
@@ -104,7 +112,7 @@ def make_count_digits(kind, itemsize, vector, falling=False):
     @cuda.jit(device=True)
     def count(own, key):
         for p in range(passes):
-            cuda.atomic.add(own, uint32(p * DIGITS) + digit_of(key, uint32(p * BITS), True), uint32(1))
+            cuda.atomic.add(own, uint32(p * DIGITS) + digit_of(key, key_type(0), uint32(p * BITS), True), uint32(1))
 
     @cuda.jit
     def count_digits(keys, counts, n, blocks):
@@ -181,7 +189,9 @@ def make_rank_alone(writes_keys: bool):
 
 @functools.cache
 def make_rank(kind, itemsize, falling, each):
-    """Make ``rank(keys, ranks, counts, left, shift)``: rank each of a warp's keys among those of its digit; count them.
+    """Make ``rank(keys, low, ranks, counts, left, shift)``: rank each of a warp's keys among those of its digit.
+
+    It counts them, too: ``counts[warp, digit]``. Digits are those of ``make_digit_of``.
 
     Lane l has keys l, l + 32, l + 64 ... of the warp's, of which ``left`` from its first on are in the row. The others
     take part with the last digit: they come after all others.
@@ -189,14 +199,14 @@ def make_rank(kind, itemsize, falling, each):
     digit_of = make_digit_of(kind, itemsize, falling)
 
     @cuda.jit(device=True)
-    def rank(keys, ranks, counts, left, shift):
+    def rank(keys, low, ranks, counts, left, shift):
         warp, lane = uint32(cuda.threadIdx.x) // uint32(WARP), uint32(cuda.laneid)
         for d in range(DIGITS // WARP):
             counts[warp, uint32(d * WARP) + lane] = uint16(0)
         cuda.syncwarp()
         before = (uint32(1) << lane) - uint32(1)
         for k in range(each):
-            digit = digit_of(keys[k], shift, int32(k * WARP) < left)
+            digit = digit_of(keys[k], low, shift, int32(k * WARP) < left)
             peers = match_byte(digit)
             place = uint32(cuda.popc(uint32(peers & before)))
             count = uint32(counts[warp, digit])
@@ -272,7 +282,7 @@ def make_sweep(kind, itemsize, old_size, new_size, keeps_keys=True, falling=Fals
             for k in range(each):
                 at = place + uint32(k * WARP)
                 held[k] = keys[begin + uint64(at if at < n else uint32(0))]
-        rank(held, ranks, counts, left, shift)
+        rank(held, key_type(0), ranks, counts, left, shift)
         cuda.syncthreads()
 
         own = uint32(0)  # from here on, a thread of the first ones stands for a digit
@@ -302,7 +312,7 @@ def make_sweep(kind, itemsize, old_size, new_size, keeps_keys=True, falling=Fals
             at = uint32(k * threads) + tid
             if at < end:
                 key = key_type(moved[at])
-                places[k] = targets[digit_of(key, shift, True)] + at
+                places[k] = targets[digit_of(key, key_type(0), shift, True)] + at
                 if keeps_keys:
                     new_keys[begin + uint64(places[k])] = key
         if new_size:
@@ -377,28 +387,48 @@ def make_sort_warp(kind, itemsize, old_size, new_size, writes_keys, falling, lan
 def make_sort_block(kind, itemsize, old_size, new_size, writes_keys, falling, threads, each):
     """Make the kernel ``sort_block``: a block sorts a row of at most ``threads * each`` keys in shared memory.
 
-    It writes the first ``kept`` keys, the values that belong to them (see `make_sweep`), or both.
+    It writes the first ``kept`` keys, the values that belong to them (see `make_sweep`), or both. It makes as many
+    passes as the difference of the greatest and the least key has digits.
     """
     warps, tile_size, digits_each = threads // WARP, threads * each, max(1, DIGITS // threads)
-    rank = make_rank(kind, itemsize, falling, each)
-    scan_digits, passes = block_scan(threads, np.uint32), itemsize
+    ordered, passes, position = make_ordered(kind, itemsize, falling), itemsize, tile_size * itemsize // 2
     key_type, value_type = (getattr(types, f"uint{8 * size}") for size in (itemsize, new_size or itemsize))
+    number, is_float = uint64 if itemsize == 8 else uint32, kind in "fV"
+    rank = make_rank(kind if is_float else "u", itemsize, falling and is_float, each)
+    fold_max = make_fold_lanes(make_operations("max", np.dtype(f"u{max(4, itemsize)}"))[0])
+    scan_lanes = make_scan_lanes(make_operations("sum", np.dtype(np.uint32))[0])
 
-    @cuda.jit
+    @cuda.jit(max_registers=BLOCK_REGISTERS // max(threads, SHARING[itemsize]))
     def sort_block(keys, values, new_keys, new_values, n, kept):
-        counts = cuda.shared.array((warps, DIGITS), uint16)
-        starts, moved = cuda.shared.array(DIGITS, uint32), cuda.shared.array(tile_size, key_type)
-        positions = cuda.shared.array(tile_size, uint16)
+        moved, positions = cuda.shared.array(0, key_type), cuda.shared.array(0, uint16)  # the same memory
+        counts, starts = cuda.shared.array((warps, DIGITS), uint16), cuda.shared.array(DIGITS, uint32)
+        totals, bounds = cuda.shared.array(warps, uint32), cuda.shared.array((2, WARP), number)
         held, own = cuda.local.array(each, key_type), cuda.local.array(each, uint16)
         ranks = cuda.local.array(each, uint32)
-        tid, n, row = cuda.threadIdx.x, int32(n), uint64(cuda.blockIdx.x)
-        place = tid // WARP * WARP * each + tid % WARP
-        left = min(n - place, int32(WARP * each))
+        tid, n, row = int32(cuda.threadIdx.x), int32(n), uint64(cuda.blockIdx.x)
+        warp, lane = int32(tid // WARP), int32(tid % WARP)
+        place = int32(warp * WARP * each + lane)
+        left = int32(min(int32(n - place), int32(WARP * each)))
+        above, below = number(0), number(0)
         for k in range(each):
             at = place + k * WARP
             held[k], own[k] = keys[row * uint64(n) + uint64(at if at < n else 0)], uint16(at)
-        for p in range(passes):
-            rank(held, ranks, counts, left, uint32(p * BITS))
+            above = max(above, number(ordered(held[k])))
+            below = max(below, number(key_type(~ordered(held[k]))))
+        if passes > 1:
+            above, below = fold_max(above), fold_max(below)
+            if lane == 0:
+                bounds[0, warp], bounds[1, warp] = above, below
+            cuda.syncthreads()
+            above = fold_max(bounds[0, lane] if lane < warps else number(0))
+            below = fold_max(bounds[1, lane] if lane < warps else number(0))
+        low = key_type(~key_type(below)) if passes > 1 else key_type(0)
+        width, p = number(above - number(low)), 0
+        if not is_float:  # integers can be made again from what is sorted
+            for k in range(each):
+                held[k] = key_type(ordered(held[k]) - low)
+        while p < passes and (p == 0 or number(width >> number(p * BITS)) > number(0)):
+            rank(held, low if is_float else key_type(0), ranks, counts, left, uint32(p * BITS))
             cuda.syncthreads()
             total = uint32(0)
             for i in range(digits_each):
@@ -408,31 +438,40 @@ def make_sort_block(kind, itemsize, old_size, new_size, writes_keys, falling, th
                     for w in range(warps):
                         count = uint32(counts[w, digit])
                         counts[w, digit] = uint16(of_digit)
-                        of_digit += count
+                        of_digit = uint32(of_digit + count)
                     starts[digit] = total
-                    total += of_digit
-            upto, _ = scan_digits(total)
-            for i in range(digits_each):
-                digit = tid * digits_each + i
-                if digit < DIGITS:
-                    starts[digit] += upto - total
+                    total = uint32(total + of_digit)
+            before = uint32(0)
+            if tid < DIGITS:
+                upto = scan_lanes(total, WARP, 1)
+                if lane == WARP - 1:
+                    totals[warp] = upto
+                before = uint32(upto - total)
+            cuda.syncthreads()
+            if tid < DIGITS:
+                for w in range(min(warps, DIGITS // WARP)):
+                    before = uint32(before + (totals[w] if w < warp else uint32(0)))
+                for i in range(digits_each):
+                    starts[tid * digits_each + i] += before
             cuda.syncthreads()
             for k in range(each):
                 digit = ranks[k] >> uint32(16)
-                at = (ranks[k] & uint32(0xFFFF)) + starts[digit] + uint32(counts[tid // WARP, digit])
+                at = (ranks[k] & uint32(0xFFFF)) + starts[digit] + uint32(counts[warp, digit])
                 moved[at] = held[k]
                 if new_size:
-                    positions[at] = own[k]
+                    positions[uint32(position) + at] = own[k]
             cuda.syncthreads()
             for k in range(each):
                 held[k] = moved[place + k * WARP]
                 if new_size:
-                    own[k] = positions[place + k * WARP]
+                    own[k] = positions[position + place + k * WARP]
+            p += 1
         for at in range(tid, kept, threads):
             if writes_keys:
-                new_keys[row * uint64(kept) + uint64(at)] = moved[at]
+                key = moved[at] if is_float else ordered(key_type(moved[at] + low))
+                new_keys[row * uint64(kept) + uint64(at)] = key
             if new_size:
-                found = uint64(positions[at])
+                found = uint64(positions[position + at])
                 value = value_type(values[row * uint64(n) + found]) if old_size else value_type(found)
                 new_values[row * uint64(kept) + uint64(at)] = value
 
@@ -561,7 +600,7 @@ def sort_rows(problem, dtype, keys, old, new_keys, new_values, falling=False) ->
     if n == 1:
         return _copies(problem, keys, old, new_keys, new_values)
     keys, old = flat(keys), flat(keys if old is None else old)
-    if n <= max_block_row(passes):
+    if n <= max_block_row(passes, rows):
         kept, writes_keys = (new_keys if new_values is None else new_values).shape[1], new_keys is not None
         new_keys = flat(new_keys if writes_keys else new_values)
         new_values = new_keys if new_values is None else flat(new_values)
@@ -571,9 +610,11 @@ def sort_rows(problem, dtype, keys, old, new_keys, new_values, falling=False) ->
             kernel, blocks = make_sort_warp(*options, lanes, ceil_div(n, lanes)), ceil_div(rows * lanes, ROW_THREADS)
             launch = configure_quietly(kernel, blocks, ROW_THREADS, problem.stream)
             return [(launch, (keys, old, new_keys, new_values, rows, n, kept))]
-        threads = max(WARP, next_power_of_two(ceil_div(n, BLOCK_KEYS)))
-        each = next(keys for keys in (2, 3, 4, 6, BLOCK_KEYS) if threads * keys >= n)
-        launch = configure_quietly(make_sort_block(*options, threads, each), rows, threads, problem.stream)
+        threads = min(BLOCK_THREADS, max(WARP, next_power_of_two(ceil_div(n, BLOCK_KEYS[-1]))))
+        each = next(keys for keys in BLOCK_KEYS + MORE_KEYS if threads * keys >= n)
+        kernel, nbytes = make_sort_block(*options, threads, each), threads * each * (passes + (2 if new_size else 0))
+        allow_dynamic_shared(kernel, nbytes)
+        launch = configure_quietly(kernel, rows, threads, problem.stream, nbytes)
         return [(launch, (keys, old, new_keys, new_values, n, kept))]
     return _sweeps(problem, dtype, keys, old, new_keys, new_values, falling, rows, n, old_size, new_size)
 
@@ -597,9 +638,14 @@ def max_warp_row(itemsize: int) -> int:
     return WARP * min(itemsize + 1, WARP_KEYS)
 
 
-def max_block_row(itemsize: int) -> int:
-    """The longest row that a block can sort in shared memory."""
-    return BLOCK_KEYS * BLOCK_THREADS // (2 if itemsize == 8 else 1)
+def max_block_row(itemsize: int, rows: int) -> int:
+    """The longest of so many rows that a block sorts in shared memory."""
+    device = cuda.get_current_device()
+    few, limit = rows <= device.MULTIPROCESSOR_COUNT, device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+    threads, each = BLOCK_THREADS, MAX_KEYS[itemsize] if few else BLOCK_KEYS[-1]
+    while OTHER_SHARED + threads * (each * (itemsize + 2) + DIGITS * 2 // WARP) > limit:
+        threads, each = (threads, BLOCK_KEYS[-1]) if each > BLOCK_KEYS[-1] else (threads // 2, each)
+    return threads * each
 
 
 def flat(array):
