@@ -32,9 +32,11 @@ def as_device_array(array) -> Any:
     """
     if not getattr(array, "__cuda_ndarray__", False):
         return cuda.as_cuda_array(array)
-    if on_gpu() and isinstance(array, np.ndarray):
-        interface = getattr(array, "__cuda_array_interface__")  # noqa: B009 - no attribute of NumPy's own arrays
-        return cuda.from_cuda_array_interface(interface, owner=array, sync=False)
+    if isinstance(array, np.ndarray):
+        mapped: Any = array
+        if not on_gpu():
+            return mapped.device
+        return cuda.from_cuda_array_interface(mapped.__cuda_array_interface__, owner=array, sync=False)
     return array
 
 
