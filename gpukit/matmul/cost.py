@@ -175,12 +175,18 @@ TENSOR_SPEEDS = {
         Speed(SmallTile(128, 16, 16, 16, 2, 128), 2, 0.74, 1.26, 1.6, 1),
         Speed(SmallTile(16, 128, 16, 16, 2, 128), 2, 0.78, 1.25, 1.6, 1),
         Speed(SmallTile(32, 32, 16, 16, 2, 256), 3, 0.344, 2.8, 0.2, 1),
-        Speed(ShallowTile(64, 16, 32), 11, 0.20, 0.5, 0.8, 1),
-        Speed(ShallowTile(64, 32, 32), 8, 0.30, 0.7, 0.8, 1),
-        Speed(ShallowTile(64, 64, 32), 6, 0.45, 1.4, 0.8, 1),
-        Speed(ShallowTile(32, 128, 32), 6, 0.45, 1.4, 0.8, 1),
-        Speed(ShallowTile(16, 256, 32), 6, 0.45, 1.4, 0.8, 1),
-        Speed(ShallowTile(64, 64, 64), 6, 0.55, 1.6, 0.8, 1),
+        Speed(ShallowTile(64, 16, 32), 11, 0.17, 0.5, 0.8, 1),
+        Speed(ShallowTile(64, 32, 32), 8, 0.23, 0.7, 0.8, 1),
+        Speed(ShallowTile(64, 64, 32), 6, 0.32, 1.4, 0.8, 1),
+        Speed(ShallowTile(32, 128, 32), 6, 0.32, 1.4, 0.8, 1),
+        Speed(ShallowTile(16, 256, 32), 6, 0.32, 1.4, 0.8, 1),
+        Speed(ShallowTile(256, 32, 32, False, 4), 8, 0.55, 1.7, 0.8, 1),
+        Speed(ShallowTile(256, 64, 32, False, 4), 6, 0.75, 2.6, 0.8, 1),
+        Speed(ShallowTile(48, 256, 32, False, 3), 6, 0.60, 2.2, 0.8, 1),
+        Speed(ShallowTile(64, 256, 32, False, 4), 6, 0.75, 2.6, 0.8, 1),
+        Speed(ShallowTile(64, 64, 64), 6, 0.45, 1.6, 0.8, 1),
+        Speed(ShallowTile(256, 64, 64, False, 4), 5, 0.95, 2.9, 0.8, 1),
+        Speed(ShallowTile(64, 256, 64, False, 4), 5, 0.95, 2.9, 0.8, 1),
         Speed(ShallowTile(16, 16, 32, True), 40, 0.044, 0.62, 1.2, 1),
         Speed(ShallowTile(16, 16, 64, True), 32, 0.06, 0.95, 0.6, 1),
         Speed(ShallowTile(16, 32, 64, True), 24, 0.11, 0.84, 0.6, 1),
@@ -218,8 +224,10 @@ STREAM, STREAM_ALONE = 3.3e6, 5.2e4
 #: That of operands whose rows begin at multiples of a line, and lie along K.
 ALIGNED = Access()
 #: Rows of a multiple of so many elements are stored by 16 bytes. If others are stored: elements per microsecond, and,
-#: by groups of warps, microseconds of a launch.
+#: by groups of warps, microseconds of a launch. The same for tiles for a small K, and for such where a warp has all
+#: columns of its rows.
 WIDE_STORE, NARROW_STORES, NARROW_GROUPS = 8, 1.2e4, 1.3
+SHALLOW_STORES, DENSE_STORES = 7e3, 1.6e4
 #: What of the time is added if the rows of b are not aligned, so that they are copied element by element; less for a
 #: tile with fewer columns than rows.
 NARROW = 0.12
@@ -348,6 +356,8 @@ def _costs(speed, n, blocks, multiprocessors, lines):
     unaligned = n % WIDE_STORE > 0
     stores = tile.rows * tile.columns / NARROW_STORES if unaligned else 0
     if isinstance(tile, ShallowTile):
+        if not tile.apart:
+            stores *= NARROW_STORES / (DENSE_STORES if n <= tile.warp_columns else SHALLOW_STORES)
         return work + stores, speed.rest, LAUNCH
     if not isinstance(tile, GroupTile):
         return work, speed.rest, LAUNCH

@@ -14,7 +14,7 @@ from gpukit.backend import cuda, types, uint8, uint32, uint64
 from gpukit.intrinsics import byte_perm, load4, mma
 from gpukit.matmul.formats import FORMATS, INSTRUCTION
 from gpukit.matmul.raster import place, starts_of
-from gpukit.matmul.rows import WARP_ROWS, rows_bytes
+from gpukit.matmul.rows import WARP_ROWS, make_store_dense, rows_bytes
 from gpukit.matmul.warps import make_store
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
@@ -28,32 +28,36 @@ WIDTHS, ACROSS = (8, 2, 1), 2
 
 
 class ShallowTile(NamedTuple):
-    """The shape of a block's work; a warp has 16 rows of it.
+    """The shape of a block's work; a warp has 16 rows of it at a time.
 
     Attributes
     ----------
     rows, columns : int
-        Of the result that a block computes: 16, 32 or 64 rows, and a multiple of 16 columns for each warp.
+        Of the result that a block computes: 16, 32 or 64 rows, times ``down``, and a multiple of 16 columns for each
+        warp.
     depth : int
         Bytes of K of a step, a multiple of 32. Only tiles that are ``apart`` have more than one.
     apart : bool
         Whether each warp has such a tile, of any matrix; 16 rows then.
+    down : int
+        How many times 16 rows a warp has, one after the other, by what it has loaded of ``b`` once.
     """
 
     rows: int
     columns: int
     depth: int
     apart: bool = False
+    down: int = 1
 
     @property
     def warp_rows(self) -> int:
-        """Rows of a warp."""
+        """Rows of a warp at a time."""
         return WARP_ROWS
 
     @property
     def warp_columns(self) -> int:
         """Columns of a warp."""
-        return self.columns if self.apart else self.rows * self.columns // (WARPS * WARP_ROWS)
+        return self.columns if self.apart else self.rows * self.columns // (WARPS * WARP_ROWS * self.down)
 
     def width(self, along: bool, extent: int) -> int:
         """The most elements of an operand that a lane loads at a time."""
@@ -75,17 +79,19 @@ class ShallowTile(NamedTuple):
 
 
 @functools.cache
-def shallow(tile, name, layout, parts, wide, scales=False, widths=(1, 1)):
+def shallow(tile, name, layout, parts, wide, scales=False, widths=(1, 1), dense=False):
     """Make the kernel of out = a b for matrices in a batch, with the arguments of `gpukit.matmul.sliced.sliced` up to
     ``factors``. K has ``tile.depth`` bytes at most unless the tiles are apart. ``name`` is "float16" or "bfloat16";
-    ``widths`` are as there.
+    ``widths`` are as there. ``dense``: a warp has all columns of its rows; ``out`` begins at a multiple of 8 bytes.
     """
-    form, (rows, columns, depth, apart) = FORMATS[name], tile
-    total, pieces, across, warps_down = form.total, depth // INSTRUCTION, tile.warp_columns // 8, rows // WARP_ROWS
+    form, (rows, columns, depth, apart, times) = FORMATS[name], tile
+    total, pieces, across = form.total, depth // INSTRUCTION, tile.warp_columns // 8
+    warps_down = rows // (WARP_ROWS * times)
     halves, float16, warp_columns = name == "float16", types.float16, tile.warp_columns
-    (fetch_a, row_of), (fetch_b, column_of) = make_fetches(layout, widths, 2, across, pieces)
-    moves = layout[0] == "T" and widths[0] > 1 or layout[1] == "N" and widths[1] > 1
-    store = make_store(tile, form, parts, wide, scales, (row_of, column_of) if moves else None)
+    (fetch_a, _), (fetch_b, _) = make_fetches(layout, widths, 2, across, pieces)
+    moves = layout[0] == "T" and widths[0] > 1, layout[1] == "N" and widths[1] > 1
+    store = make_store(tile, form, parts, wide, scales, moves)
+    store_dense = make_store_dense(form.result, tile.warp_columns, WARPS, moves)
     words = 2 * pieces
 
     @cuda.jit(launch_bounds=(tile.threads, 1))
@@ -104,26 +110,35 @@ def shallow(tile, name, layout, parts, wide, scales=False, widths=(1, 1)):
         start_a, start_b = starts_of(z, order, matrix_steps)
         lane = uint32(cuda.threadIdx.x) % uint32(WARP)
         if not apart:
-            row = uint32(row + warp % uint32(warps_down) * uint32(WARP_ROWS))
+            row = uint32(row + warp % uint32(warps_down) * uint32(WARP_ROWS * times))
             col = uint32(col + warp // uint32(warps_down) * uint32(warp_columns))
-        for j in range(across):
-            for e in range(4):
-                sums[0, j, e] = total(0)
         g, t = lane // uint32(4), lane % uint32(4)
-        first = uint32(0)
-        while first < k:
-            fetch_a(left, a, start_a, row, g, t, first, m, k, pitch_a)
-            fetch_b(right, b, start_b, col, g, t, first, n, k, pitch_b)
+        if times > 1:
+            fetch_b(right, b, start_b, col, g, t, uint32(0), n, k, pitch_b)
+        i = uint32(0)
+        while i < uint32(times) and (times == 1 or row < m):
             for j in range(across):
-                four = sums[0, j, 0], sums[0, j, 1], sums[0, j, 2], sums[0, j, 3]
-                for p in range(pieces):
-                    from_a = left[0, 2 * p], left[1, 2 * p], left[0, 2 * p + 1], left[1, 2 * p + 1]
-                    from_b = right[j, 2 * p], right[j, 2 * p + 1]
-                    four = mma(from_a, from_b, four, float16) if halves else mma(from_a, from_b, four)
-                sums[0, j, 0], sums[0, j, 1], sums[0, j, 2], sums[0, j, 3] = four
-            first = uint32(first + uint32(depth // 2)) if apart else k
-        if (row < m) & (col < n):
-            store(out, factors, memory, sums, uint64(z) * m, row, col, m, n)
+                for e in range(4):
+                    sums[0, j, e] = total(0)
+            first = uint32(0)
+            while first < k:
+                fetch_a(left, a, start_a, row, g, t, first, m, k, pitch_a)
+                if times == 1:
+                    fetch_b(right, b, start_b, col, g, t, first, n, k, pitch_b)
+                for j in range(across):
+                    four = sums[0, j, 0], sums[0, j, 1], sums[0, j, 2], sums[0, j, 3]
+                    for p in range(pieces):
+                        from_a = left[0, 2 * p], left[1, 2 * p], left[0, 2 * p + 1], left[1, 2 * p + 1]
+                        from_b = right[j, 2 * p], right[j, 2 * p + 1]
+                        four = mma(from_a, from_b, four, float16) if halves else mma(from_a, from_b, four)
+                    sums[0, j, 0], sums[0, j, 1], sums[0, j, 2], sums[0, j, 3] = four
+                first = uint32(first + uint32(depth // 2)) if apart else k
+            if (row < m) & (col < n):
+                if dense:
+                    store_dense(out, memory, sums, uint64(z) * m, row, m, n)
+                else:
+                    store(out, factors, memory, sums, uint64(z) * m, row, col, m, n)
+            row, i = uint32(row + uint32(WARP_ROWS)), uint32(i + uint32(1))
 
     return shallow
 

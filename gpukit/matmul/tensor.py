@@ -34,6 +34,7 @@ from gpukit.matmul.formats import FORMATS, Format
 from gpukit.matmul.maps import movable_map
 from gpukit.matmul.operands import Flat, Operand
 from gpukit.matmul.raster import ALL, make_order
+from gpukit.matmul.rows import DENSE
 from gpukit.matmul.shallow import ACROSS, WIDTHS, ShallowTile, shallow
 from gpukit.matmul.sliced import SlicedTile, sliced
 from gpukit.matmul.small import SmallTile, small
@@ -380,7 +381,8 @@ def _small_launches(tile, name, sizes, operands, out, stores, factors, work):
 
 def _shallow_launches(tile, name, sizes, operands, out, stores, factors, work):
     widths, words = _words(tile, operands)
-    kernel = shallow(tile, name, _layout_of(operands), *stores, widths)
+    dense = not any(stores) and sizes[1] <= tile.warp_columns and address_of(out) % (DENSE * ITEM) == 0
+    kernel = shallow(tile, name, _layout_of(operands), *stores, widths, dense)
     return _tile_launches(kernel, tile, name, sizes, operands, words, (), out, factors, work)
 
 

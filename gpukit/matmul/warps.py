@@ -21,7 +21,6 @@ from gpukit.intrinsics import (
     view_at,
     wait_copies,
 )
-from gpukit.intrinsics.bfloat16 import bfloat16_of
 from gpukit.matmul.formats import FORMATS
 from gpukit.matmul.raster import spread
 from gpukit.matmul.rows import WARP_ROWS, make_rows, make_store_rows, make_store_scaled, rows_bytes, rows_columns
@@ -389,52 +388,40 @@ def make_multiply(tile, name):
 
 
 @functools.cache
-def make_store(tile, form, is_total, wide, scales, places=None):
-    """Make the device function by which a warp stores its sums, with the factors if it ``scales``. ``places`` are the
-    functions that find the row and the column of a lane's sums, unless these are where the instruction has them.
+def make_store(tile, form, is_total, wide, scales, moves=(False, False)):
+    """Make the device function by which a warp stores its sums, with the factors if it ``scales``. ``moves``: whether a
+    lane has neighbouring rows, and columns, where the instruction has them 8 apart.
     """
     element = form.total if is_total or scales else form.result
     down, columns = tile.warp_rows // 16, rows_columns(element, tile.warp_columns)
     parts, blocks = tile.warp_columns // columns, columns // 8
     view_rows = make_rows(element, columns, tile.threads // 32)
-    store_rows = make_store_rows(element, columns, wide, pairs=True)
+    store_rows = make_store_rows(element, columns, wide, pairs=True, moves=moves[0])
     if scales:
-        store_rows = make_store_scaled(form.total, form.result, columns, wide)
-    put = store_at if places is None else make_put(element, *places)
+        store_rows = make_store_scaled(form.total, form.result, columns, wide, moves[0])
+    beside = 2 if moves[1] else 1
 
     @cuda.jit(device=True, forceinline=True)
     def store(out, factors, memory, sums, start, row, col, m, n):
         rows, words = view_rows(memory, 0)
         first = uint32(cuda.threadIdx.x) // uint32(32) * uint32(WARP_ROWS)
+        # Two blocks of columns are between each other where they moved: a lane has four columns of them.
+        right = uint32(2) * (uint32(cuda.threadIdx.x) % uint32(4)) if moves[1] else uint32(0)
         for i in range(down):
             for part in range(parts):
                 cuda.syncwarp()
-                for block in range(blocks):
+                for block in range(0, blocks, beside):
                     j = part * blocks + block
-                    values = sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3]
-                    put(rows, first, block, values)
+                    near = uint32(uint32(8 * block) + right)
+                    if moves[1]:
+                        values = sums[i, j, 0], sums[i, j + 1, 0], sums[i, j, 2], sums[i, j + 1, 2]
+                        more = sums[i, j, 1], sums[i, j + 1, 1], sums[i, j, 3], sums[i, j + 1, 3]
+                        store_fragment(rows, (first, near), values)
+                        store_fragment(rows, (first, uint32(near + uint32(2))), more)
+                    else:
+                        values = sums[i, j, 0], sums[i, j, 1], sums[i, j, 2], sums[i, j, 3]
+                        store_fragment(rows, (first, near), values)
                 cuda.syncwarp()
                 store_rows(out, factors, rows, words, start, row + uint32(16 * i), col + uint32(part * columns), m, n)
 
     return store
-
-
-@cuda.jit(device=True, forceinline=True)
-def store_at(rows, first, block, values):
-    store_fragment(rows, (first, uint32(8 * block)), values)
-
-
-@functools.cache
-def make_put(element, row_of, column_of):
-    """Make the device function that stores a lane's sums of eight columns where these functions place them."""
-    rounds = element == types.uint16
-
-    @cuda.jit(device=True, forceinline=True)
-    def put(rows, first, block, values):
-        lane = uint32(cuda.threadIdx.x) % uint32(32)
-        g, t = lane // uint32(4), lane % uint32(4) * uint32(2)
-        for e in range(4):
-            value = bfloat16_of(values[e]) if rounds else element(values[e])
-            rows[first + row_of(e // 2, g), column_of(block, t + uint32(e % 2))] = value
-
-    return put

@@ -161,7 +161,7 @@ def test_lanes_load_neighbours(layout, shape, tile, monkeypatch):
     check(one, wide_a, wide_b, "bfloat16", 1, 2, 1.0)
 
 
-@pytest.mark.parametrize("tile", [ShallowTile(64, 64, 64), ShallowTile(32, 128, 64)])
+@pytest.mark.parametrize("tile", [ShallowTile(64, 64, 64), ShallowTile(128, 64, 64, False, 4)])
 @pytest.mark.parametrize("layout", ["NN", "TT"])
 def test_one_step_of_several_instructions(layout, tile, monkeypatch):
     prefer(monkeypatch, "small")
@@ -173,6 +173,27 @@ def test_one_step_of_several_instructions(layout, tile, monkeypatch):
     ((launch, arguments),) = matmul.steps("fast", *arrays, out)
     assert gpukit.trace(launch, *arguments).findings == []
     check(out, wide_a, wide_b, "float16")
+
+
+@pytest.mark.parametrize(
+    ("layout", "name", "n"), [("NN", "bfloat16", 46), ("TT", "float16", 31), ("TN", "float16", 62)]
+)
+def test_rows_that_follow_one_another(layout, name, n, monkeypatch):
+    """Matrices of as few columns as a warp has, which begin anywhere in memory, with nothing stored beside them."""
+    prefer(monkeypatch, "small")
+    tile = ShallowTile(128, 64, 32, False, 2) if name == "float16" else ShallowTile(32, 128, 32)
+    monkeypatch.setattr(tensor, "choose_tensor", lambda *_: (tile, 1))
+    m, k = 38 + (n == 31), 14
+    (a, wide_a), (b, wide_b) = random_matrix((3, m, k), name), random_matrix((3, k, n), name)
+    orders = [(0, 1, 2) if letter == "N" else (0, 2, 1) for letter in layout]
+    arrays = [laid_out(x, order) for x, order in zip((a, b), orders, strict=True)]
+    held = cuda.to_device(np.full(3 * m * n + 8, 0x7FFF, np.uint16).view(a.dtype))
+    out = held[4:-4].reshape(3, m, n)
+    ((launch, arguments),) = matmul.steps("fast", *arrays, out)
+    assert gpukit.trace(launch, *arguments).findings == []
+    check(out, wide_a, wide_b, name)
+    bits = held.copy_to_host().view(np.uint16)
+    assert (bits[:4] == 0x7FFF).all() and (bits[-4:] == 0x7FFF).all()
 
 
 def test_small_tiles_read_rows_that_begin_anywhere(monkeypatch):
