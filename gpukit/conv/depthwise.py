@@ -169,7 +169,7 @@ def is_along(kernel: tuple[int, ...], dilation: tuple[int, int]) -> bool:
 
 #: Threads of a block of `depthwise_last`; columns and values of its tile, at most; channels that it may have, or fewer
 #: if an image does; channels of a thread.
-LAST_THREADS, MAX_COLUMNS, MAX_VALUES, CHANNELS, QUAD = 128, 32, 4096, (16, 32, 64), 4
+LAST_THREADS, MAX_COLUMNS, MAX_VALUES, CHANNELS, QUAD = 128, 32, 2048, (16, 32, 64), 4
 COPIES = {1: copy_async, 2: copy_async2, 4: copy_async4, 8: copy_async8}
 
 
