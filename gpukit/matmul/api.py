@@ -48,8 +48,9 @@ from gpukit.matmul.operands import (
     which_of,
 )
 from gpukit.matmul.packed import MAX_COLUMNS, holds_whole, pack, packed, square_of, takes_vectors
+from gpukit.matmul.shifted import choose_shifts, shifted, takes_shifted
 from gpukit.matmul.streamed import boxes_of, is_streamed, shared_bytes_of, streamed, threads_of
-from gpukit.matmul.tensor import array_of, both_rows, reads_grouped, takes_high, tensor_launches
+from gpukit.matmul.tensor import array_of, both_rows, reads_grouped, takes_high, tensor_launches, whole_chunks
 from gpukit.matmul.vector import (
     APART,
     THREADS,
@@ -717,6 +718,8 @@ def _takes_packed(flat: Flat, m, n):
     if 1 in (m, n):
         is_along = flat.a.layout == "N" if n == 1 else flat.b.layout == "T"
         matrix = flat.a if n == 1 else flat.b
+        if _takes_shifted(flat, max(m, n), is_along):
+            return False
         return takes_vectors(max(m, n), flat.k, flat.batch, is_along, dtype_of(flat.out).itemsize, matrix.wide)
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
     apart, itemsize = _copies_apart(flat, m, n), dtype_of(flat.out).itemsize
@@ -765,6 +768,9 @@ def _vector_launches(flat: Flat, m, n, work):
     # The matrix as (count, K): by rows for n = 1, and by columns of b otherwise.
     is_along = (matrix.layout == "N") == (n == 1)
     inc = vector.pitch if vector.layout == ("N" if n == 1 else "T") else 1
+    if _takes_shifted(flat, count, is_along):
+        yield from _shifted_launches(flat, count, matrix, vector, inc, work)
+        return
     sizes = address_of(vector.flat), vector.step * dtype.itemsize, vector.jump * dtype.itemsize
     wide = all(size % 16 == 0 for size in sizes)
     width = 16 // dtype.itemsize if matrix.wide and (not is_along or inc == 1 and wide) else 1
@@ -786,6 +792,29 @@ def _vector_launches(flat: Flat, m, n, work):
         launch = configure_quietly(kernel, (blocks, shape.parts, batch), THREADS, work.stream)
         out, steps = flat.out[first * count :], steps_of(matrix, vector)
         yield launch, (matrix.flat, vector.flat, out, partials, counters, sizes, which, steps, *factors)
+
+
+def _takes_shifted(flat: Flat, count, is_along):
+    """Whether short elements of many rows along K are multiplied by a vector on tensor cores."""
+    short = is_along and dtype_of(flat.out).itemsize == 2
+    return short and takes_shifted(count, flat.k, flat.batch) and cuda.get_current_device().compute_capability >= (8, 0)
+
+
+def _shifted_launches(flat: Flat, count, matrix, vector, inc, work):
+    """A product of many rows along K by a vector, on tensor cores."""
+    dtype, multiprocessors = dtype_of(flat.out), cuda.get_current_device().MULTIPROCESSOR_COUNT
+    shape = choose_shifts(count, flat.k, flat.batch, matrix.wide, multiprocessors)
+    name = "float16" if dtype == np.float16 else "bfloat16"
+    kernel = shifted(name, matrix.wide, flat.beta != 0, shape.together)
+    bits = vector.flat.view(np.uint16)
+    head, words = whole_chunks(matrix.flat.view(np.uint16))
+    sizes = tuple(np.uint32(size) for size in (count, flat.k, matrix.pitch, inc, head, shape.turns))
+    factors = np.float32(flat.alpha), np.float32(flat.beta)
+    for first in range(0, flat.batch, MAX_BLOCKS):
+        blocks = shape.blocks, 1, min(flat.batch - first, MAX_BLOCKS)
+        launch = configure_quietly(kernel, blocks, WARP * shape.warps, work.stream, shape.shared_bytes)
+        which, out = which_of(first, matrix, vector), flat.out[first * count :]
+        yield launch, (matrix.flat, words, bits, vector.flat, out, sizes, which, steps_of(matrix, vector), *factors)
 
 
 def _takes_several(flat: Flat, m, n):

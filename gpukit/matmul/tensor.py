@@ -43,7 +43,7 @@ from gpukit.matmul.warps import WarpTile, warps
 from warpstep.integers import ceil_div
 from warpstep.limits import LINE, MAX_GRID_YZ
 
-__all__ = ["Rows", "array_of", "both_rows", "reads_grouped", "takes_high", "tensor_launches"]
+__all__ = ["Rows", "array_of", "both_rows", "reads_grouped", "takes_high", "tensor_launches", "whole_chunks"]
 
 #: Bytes that rows must begin at multiples of. Those of a copy are whole lines, so that a row of a tile is one.
 UNIT = 16
@@ -374,7 +374,7 @@ def array_of(rows: Rows):
 def _small_launches(tile, name, sizes, operands, out, stores, factors, work):
     kernel = small(tile, name, _layout_of(operands), *stores)
     bits = [rows.flat.view(np.uint16) for rows in operands]
-    heads, words = zip(*map(_chunks, bits), strict=True)
+    heads, words = zip(*map(whole_chunks, bits), strict=True)
     arrays, joined = (*bits, *words), 1 if stores[0] else sizes[3]
     return _tile_launches(kernel, tile, name, sizes, operands, arrays, heads, out, factors, work, joined)
 
@@ -421,7 +421,7 @@ def _tile_launches(kernel, tile, name, sizes, operands, arrays, heads, out, fact
     yield launch, (*arrays, out, sizes, order, matrix_steps, factors, *more)
 
 
-def _chunks(bits):
+def whole_chunks(bits: Any) -> tuple[int, Any]:
     """Count the elements before the first multiple of 16 bytes, and view the 16-byte chunks after them as words."""
     item = dtype_of(bits).itemsize
     head = min(-address_of(bits) % UNIT // item, bits.size)

@@ -15,7 +15,7 @@ from gpukit._host.call import forget, without_launches
 from gpukit.backend import cuda, uint32
 from gpukit.errors import LaunchError
 from gpukit.matmul import api as host
-from gpukit.matmul import raster, tensor, warpgroups, warps
+from gpukit.matmul import raster, shifted, tensor, warpgroups, warps
 from gpukit.matmul.cost import DOUBLE_SPEEDS, MAX_FEW, TENSOR_SPEEDS, choose_tensor
 from gpukit.matmul.formats import FORMATS
 from gpukit.matmul.shallow import ShallowTile
@@ -194,6 +194,44 @@ def test_rows_that_follow_one_another(layout, name, n, monkeypatch):
     check(out, wide_a, wide_b, name)
     bits = held.copy_to_host().view(np.uint16)
     assert (bits[:4] == 0x7FFF).all() and (bits[-4:] == 0x7FFF).all()
+
+
+#: (matrices, rows, K, elements before the matrix in memory, how many of the same vector follow one another).
+MANY_ROWS = [
+    ("float16", 3, 37, 17, 0, 1),
+    ("bfloat16", 2, 40, 86, 0, 2),
+    ("float16", 1, 300, 64, 0, 1),
+    ("bfloat16", 3, 33, 129, 5, 1),
+    ("float16", 1, 16, 30, 3, 3),
+]
+
+
+@pytest.mark.parametrize(("name", "matrices", "count", "k", "before", "step"), MANY_ROWS)
+def test_many_rows_by_a_vector(name, matrices, count, k, before, step, monkeypatch):
+    """Rows that begin anywhere, beside infinite elements of others; what a trace finds; with alpha and beta."""
+    monkeypatch.setattr(shifted, "MIN_ROWS", 1)
+    monkeypatch.setattr(shifted, "MANY_BLOCKS", 1)
+    monkeypatch.setattr(host, "choose_shifts", lambda *sizes: shifted.choose_shifts(*sizes[:-1], 1))
+    forget()
+    held, values = random_matrix((before + matrices * count * k,), name)
+    infinite = np.arange(matrices * count).reshape(matrices, count, 1) % 5 == 1
+    held = held.view(np.uint16).copy()
+    rows = held[before:].reshape(matrices, count, k)
+    rows[...] = np.where(infinite, 0x7C00 if name == "float16" else 0x7F80, rows)
+    a = cuda.to_device(held.view(random_matrix((1,), name)[0].dtype))[before:].reshape(matrices, count, k)
+    exact = values[before:].reshape(matrices, count, k)
+    (b, wide_b), (c, wide_c) = random_matrix((matrices, k, step), name), random_matrix((matrices, count, 1), name)
+    vector = cuda.to_device(b)[:, :, :1]
+    out, nan = cuda.to_device(c), cuda.to_device(np.full_like(c.view(np.uint16), 0x7FFF).view(c.dtype))
+    ((launch, arguments),) = matmul.steps("auto", a, vector, nan)
+    assert arguments[1].dtype == np.uint32 and gpukit.trace(launch, *arguments).findings == []
+    matmul.matmul(a, vector, alpha=2, beta=-1, out=out)
+    finite = ~infinite[..., 0]
+    for i in range(matrices):
+        of_a, of_b, here = exact[i][finite[i]], wide_b[i, :, :1], finite[i]
+        check(nan.copy_to_host()[i][here], of_a, of_b, name)
+        check(out.copy_to_host()[i][here], of_a, of_b, name, 2, -1, wide_c[i][here])
+    assert not np.isfinite(values_of(nan)[~finite]).any()
 
 
 def test_small_tiles_read_rows_that_begin_anywhere(monkeypatch):
