@@ -177,7 +177,7 @@ def copy_converted(buffer, to, source, at, inside):
 @functools.cache
 def make_load_window(channels, kernel, vector):
     """Make the device function that loads the values of a window, with zeros for what lies outside of the image."""
-    taps, load_some = kernel[0] * kernel[1], {2: load2, 4: load4}.get(vector)
+    taps, load_some = kernel[0] * kernel[1], load4 if vector == 4 else load2
 
     def load_from(tap):
         """Load from one value of the kernel on. The compiler would not unroll a loop of this size."""
