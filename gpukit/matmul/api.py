@@ -707,7 +707,7 @@ def _slim_launches(tile: slim.SlimTile, flat: Flat, m, n, work):
 def _copies_apart(flat: Flat, m, n):
     """Whether `packed` copies rows of ``a`` by single elements that are not in one piece."""
     a, b, k, batch, itemsize = flat.a, flat.b, flat.k, flat.batch, dtype_of(flat.out).itemsize
-    if itemsize == 4 and _has_fours(a, k if a.layout == "N" else m) and _has_fours(b, k if b.layout == "T" else n):
+    if itemsize == 4 and _has_wholes(a, k if a.layout == "N" else m) and _has_wholes(b, k if b.layout == "T" else n):
         return False
     dense = (a.layout == "N" or m <= MAX_COLUMNS) and is_dense(a, m, k, a.layout == "N", batch)
     return not dense or not holds_whole(m, n, k, itemsize)
@@ -733,7 +733,7 @@ def _packed_launches(flat: Flat, m, n, work):
     a, b, k, batch, element = flat.a, flat.b, flat.k, flat.batch, ELEMENTS[dtype_of(flat.out)]
     layout, dtype = a.layout + b.layout, dtype_of_type(total_of(element))
     inner_a, inner_b = k if layout[0] == "N" else m, k if layout[1] == "T" else n
-    wide = dtype == np.float32 and _has_fours(a, inner_a) and _has_fours(b, inner_b)
+    wide = dtype == np.float32 and _has_wholes(a, inner_a) and _has_wholes(b, inner_b)
     square = square_of(n, wide and layout[1] == "N")
     one_b = b.rule[1] == 1
     dense = is_dense(a, m, k, a.layout == "N", batch), is_dense(b, n, k, b.layout == "T", 1 if one_b else batch)
@@ -755,10 +755,10 @@ def _packed_launches(flat: Flat, m, n, work):
         yield _launch_sum((m, n, parts), target, flat.out, flat._replace(pitch_out=n), factors, work.stream)
 
 
-def _has_fours(matrix: Operand, extent):
-    """Whether what lies together in memory begins and ends at multiples of four elements."""
+def _has_wholes(matrix: Operand, extent, width=4):
+    """Whether what lies together in memory begins and ends at multiples of so many elements."""
     sizes = address_of(matrix.flat) // dtype_of(matrix.flat).itemsize, matrix.pitch, matrix.step, matrix.jump, extent
-    return all(size % 4 == 0 for size in sizes)
+    return all(size % width == 0 for size in sizes)
 
 
 def _vector_launches(flat: Flat, m, n, work):
@@ -819,9 +819,9 @@ def _shifted_launches(flat: Flat, count, matrix, vector, inc, work):
 
 def _takes_several(flat: Flat, m, n):
     """Whether a matrix of float32 is multiplied by a few vectors, all along K, as `several` reads them."""
-    count, vectors = max(m, n), min(m, n)
-    fits = (flat.a.layout, flat.b.layout) == ("N", "T") and flat.a.wide and flat.b.wide
-    return fits and dtype_of(flat.out) == np.float32 and takes_several(count, vectors, flat.k, flat.batch)
+    fits = (flat.a.layout, flat.b.layout) == ("N", "T") and dtype_of(flat.out) == np.float32
+    wide = flat.a.wide and flat.b.wide
+    return fits and takes_several(max(m, n), min(m, n), flat.k, flat.batch, wide)
 
 
 def _turns_few(flat: Flat, m, n):
@@ -832,7 +832,7 @@ def _turns_few(flat: Flat, m, n):
     size = count * flat.k * matrix.rule[1]
     is_small = vectors * flat.k * few.rule[1] <= size // MIN_TIMES_FEW
     # Where it copies rows of b by four elements, `packed` is faster.
-    is_taken = vectors > 1 and (m < n or n % 4) and takes_several(count, vectors, flat.k, flat.batch)
+    is_taken = vectors > 1 and (m < n or n % 4) and takes_several(count, vectors, flat.k, flat.batch, True)
     return dtype_of(flat.out) == np.float32 and fits and is_small and size >= MIN_TURNED_FOR and bool(is_taken)
 
 
@@ -849,7 +849,8 @@ def _several_launches(flat: Flat, m, n, work):
     """A product with a few rows or columns, without parts of K."""
     count, vectors, dtype = max(m, n), min(m, n), dtype_of(flat.out)
     matrix, vector, apart = (flat.b, flat.a, (n, 1)) if m < n else (flat.a, flat.b, (1, n))
-    kernel = several(NUMBERS[dtype], vectors, 16 // dtype.itemsize, flat.beta != 0)
+    width = next((n for n in (4, 2) if all(_has_wholes(x, flat.k, n) for x in (matrix, vector))), 1)
+    kernel = several(NUMBERS[dtype], vectors, width, flat.beta != 0)
     sizes = tuple(np.uint32(size) for size in (count, flat.k, matrix.pitch, vector.pitch, *apart))
     steps, factors = steps_of(matrix, vector), (dtype.type(flat.alpha), dtype.type(flat.beta))
     for first in range(0, flat.batch, MAX_BLOCKS):

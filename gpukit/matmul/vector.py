@@ -55,6 +55,8 @@ MANY_LANES, MIN_SHARED = 1 << 20, 2
 APART, MIN_APART = 4, 1 << 22
 #: `several` takes so many vectors at most, by a matrix of so many rows of so many elements at least.
 MAX_VECTORS, MIN_ROWS, MIN_ROW = 4, 1024, 256
+#: Rows that do not begin at multiples of 16 bytes must have so many elements, all together.
+MIN_SEVERAL = 1 << 22
 
 
 class Shape(NamedTuple):
@@ -188,6 +190,28 @@ def make_add_many(add, count):
         half(sums, values[1], vector, at + uint64(rest) * step, step)
 
     return add_many
+
+
+@functools.cache
+def make_add_each(add, count):
+    """Make the device function that adds what `make_load_many` has read, times elements of several vectors that are so
+    far ``apart``.
+    """
+    if count == 1:
+
+        @cuda.jit(device=True, forceinline=True)
+        def add_one(sums, values, vector, at, step, apart):
+            add(sums, values, vector, at, apart)
+
+        return add_one
+    half, rest = make_add_each(add, count // 2), count // 2
+
+    @cuda.jit(device=True, forceinline=True)
+    def add_each(sums, values, vector, at, step, apart):
+        half(sums, values[0], vector, at, step, apart)
+        half(sums, values[1], vector, at + uint64(rest) * step, step, apart)
+
+    return add_each
 
 
 @functools.cache
@@ -418,9 +442,12 @@ def across(element, lanes, width, adds, apart=False):
     return across
 
 
-def takes_several(count: int, vectors: int, k: int, batch: int) -> bool:
-    """Whether `several` is faster than the tiles of large products: it needs rows for all multiprocessors."""
-    return vectors <= MAX_VECTORS and count * batch >= MIN_ROWS and k >= MIN_ROW
+def takes_several(count: int, vectors: int, k: int, batch: int, wide: bool) -> bool:
+    """Whether `several` is faster than the tiles of large products: it needs rows for all multiprocessors. ``wide``:
+    they begin and end at multiples of 16 bytes.
+    """
+    fits = vectors <= MAX_VECTORS and count * batch >= MIN_ROWS and k >= MIN_ROW
+    return fits and (wide or count * k * batch >= MIN_SEVERAL)
 
 
 @functools.cache
@@ -432,7 +459,8 @@ def several(element, vectors, width, adds):
     row to row); the other arguments are as of `along`.
     """
     load, load_once, step = make_load(element, width, False), make_load(element, width, True), LANES * width
-    load_four, more, halves = make_load_many(load_once, UNROLL), (UNROLL - 1) * step, (16, 8, 4, 2, 1)
+    unroll, halves = UNROLL if width > 1 else UNROLL_DOUBLE, (16, 8, 4, 2, 1)
+    load_many, more = make_load_many(load_once, unroll), (unroll - 1) * step
 
     @cuda.jit(device=True, forceinline=True)
     def add(sums, values, vector, at, apart):
@@ -441,7 +469,9 @@ def several(element, vectors, width, adds):
             for j in range(width):
                 sums[v] += values[j] * factors[j]
 
-    # Registers for the sums, for four loads of the matrix and for as many of the vectors.
+    add_each = make_add_each(add, unroll)
+
+    # Registers for the sums, for the loads of the matrix and for as many of the vectors.
     @cuda.jit(launch_bounds=(THREADS, RESIDENT // 2))
     def several(matrix, vector, out, sizes, which, steps, alpha, beta):
         sums = cuda.local.array(vectors, element)
@@ -456,12 +486,9 @@ def several(element, vectors, width, adds):
             sums[v] = element(0)
         i = uint64(lane * uint32(width))
         while i + uint64(more) < k:
-            (first, second), (third, fourth) = load_four(matrix, at + i, uint64(step))
-            add(sums, first, vector, of + i, uint64(apart))
-            add(sums, second, vector, of + i + uint64(step), uint64(apart))
-            add(sums, third, vector, of + i + uint64(2 * step), uint64(apart))
-            add(sums, fourth, vector, of + i + uint64(3 * step), uint64(apart))
-            i += uint64(UNROLL * step)
+            values = load_many(matrix, at + i, uint64(step))
+            add_each(sums, values, vector, of + i, uint64(step), uint64(apart))
+            i += uint64(unroll * step)
         while i < k:
             add(sums, load_once(matrix, at + i), vector, of + i, uint64(apart))
             i += uint64(step)

@@ -260,9 +260,10 @@ def test_what_shares_a_row_of_a_long_matrix():
     assert choose_vector(100, 4096, 1, True, 4, 132).lanes == 256
 
 
-@pytest.mark.parametrize("shape", [(3, 1030, 700), (1025, 4, 256)])
-def test_a_matrix_by_a_few_vectors(shape):
-    """Rows or columns, in one launch; what a trace finds."""
+@pytest.mark.parametrize("shape", [(3, 1030, 700), (1025, 4, 256), (2, 1024, 262), (1026, 3, 259)])
+def test_a_matrix_by_a_few_vectors(shape, monkeypatch):
+    """Rows or columns, aligned or not, in one launch; what a trace finds."""
+    monkeypatch.setattr("gpukit.matmul.vector.MIN_SEVERAL", 1)
     m, n, k = shape
     (a, b), c = operands((m, k), (k, n)), np.ones((m, n), np.float32)
     on_device = laid_out(a, ORDERS["N"]), laid_out(b, ORDERS["T"])
