@@ -30,7 +30,7 @@ from gpukit._numba import dtype_of_type
 from gpukit.backend import cuda, float32, float64, types
 from gpukit.divisors import make_divisor
 from gpukit.matmul import ladder, slim, tiles
-from gpukit.matmul.cost import Piece, choose, choose_turns, prefers_packed
+from gpukit.matmul.cost import STREAMED, Piece, choose, choose_turns, prefers_packed, time_to_stream
 from gpukit.matmul.double import DoubleTile, double
 from gpukit.matmul.fast import SUM_THREADS, TURN_ROWS, TURN_TILE, choose_sum, fast, scale, sizes_of, turn, widen
 from gpukit.matmul.maps import movable_map
@@ -48,8 +48,9 @@ from gpukit.matmul.operands import (
     which_of,
 )
 from gpukit.matmul.packed import MAX_COLUMNS, holds_whole, pack, packed, square_of, takes_vectors
+from gpukit.matmul.raster import make_order
 from gpukit.matmul.shifted import choose_shifts, shifted, takes_shifted
-from gpukit.matmul.streamed import boxes_of, is_streamed, shared_bytes_of, streamed, threads_of
+from gpukit.matmul.streamed import STEP, boxes_of, is_streamed, shared_bytes_of, streamed, threads_of
 from gpukit.matmul.tensor import array_of, both_rows, reads_grouped, takes_high, tensor_launches, whole_chunks
 from gpukit.matmul.vector import (
     APART,
@@ -635,35 +636,45 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
         return
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
     wide = a.wide and b.wide if is_double else b.wide or b.layout == "T"
-    pieces, widens_b = choose(m, n, k, batch, wide, multiprocessors, is_double, a.layout + b.layout)
-    if widens_b:
-        rows, pitch = k * b.rule[1], ceil_div(n, 4) * 4
-        wide_b = work.take("wide_b", rows * pitch, np.float32)
-        launch = configure_quietly(widen, (ceil_div(pitch, 256), min(rows, MAX_BLOCKS)), 256, work.stream)
-        sizes = np.uint32(n), np.uint32(b.pitch), np.uint32(pitch)
-        yield launch, (b.flat, wide_b, np.uint32(k), make_divisor(b.inner or 1), steps_of(b), *sizes)
-        flat = flat._replace(b=b._replace(flat=wide_b, pitch=pitch, step=k * pitch, wide=True, inner=0))
-    if not is_double:
-        launches, flat = _turn_operands(flat, pieces[0].tile, m, n, multiprocessors, work)
-        yield from launches
-    for piece in pieces:
-        yield from _piece_launches(piece, flat, work)
+    layout, counts = a.layout + b.layout, (a.rule[1], b.rule[1])
+    # Tensor maps of three axes describe no groups of matrices.
+    streams = not is_double and is_streamed(k, alpha, beta) and not (a.inner or b.inner)
+    streaming = time_to_stream(layout, (a.wide, b.wide), m, n, k, counts) if streams else float("inf")
+    choice = choose(m, n, k, batch, wide, multiprocessors, is_double, layout, streaming)
+    if choice.widens or choice.streams and not b.wide and b.layout == "N":
+        launch, b = _launch_widen(b, "wide b", k, n, work)
+        yield launch
+    if choice.streams and not a.wide and a.layout == "T":
+        launch, a = _launch_widen(a, "wide a", k, m, work)
+        yield launch
+    if is_double:
+        turns = False, False
+    elif choice.streams:
+        turns = a.layout == "N", b.layout == "T"
+    else:
+        turns = choose_turns(choice.pieces[0].tile, layout, m, n, k, batch, counts, multiprocessors)
+    if turns[0]:
+        launch, a = _launch_turn(a, "turned a", m, k, work)
+        yield launch
+    if turns[1]:
+        launch, b = _launch_turn(b, "turned b", n, k, work)
+        yield launch
+    flat = flat._replace(a=a, b=b)
+    for piece in choice.pieces:
+        yield from _piece_launches(piece, flat, choice.streams, work)
 
 
-def _turn_operands(flat: Flat, tile, m, n, multiprocessors, work):
-    """Transpose the operands for which that pays: the launches, and the operands that the product then has."""
-    counts, layout = (flat.a.rule[1], flat.b.rule[1]), flat.a.layout + flat.b.layout
-    fits = (flat.a.wide or layout[0] == "N") and (flat.b.wide or layout[1] == "T")
-    streams = fits and is_streamed(tile, flat.k, flat.alpha, flat.beta)
-    turns_a, turns_b = choose_turns(tile, layout, m, n, flat.k, flat.batch, counts, multiprocessors, streams)
-    launches = []
-    if turns_a:
-        launch, turned = _launch_turn(flat.a, "turned a", m, flat.k, work)
-        launches, flat = [*launches, launch], flat._replace(a=turned)
-    if turns_b:
-        launch, turned = _launch_turn(flat.b, "turned b", n, flat.k, work)
-        launches, flat = [*launches, launch], flat._replace(b=turned)
-    return launches, flat
+def _launch_widen(operand: Operand, name, rows, columns, work):
+    """Copy an operand of ``rows`` and ``columns`` in memory to rows that begin at multiples of 16 bytes: the launch,
+    and the copy.
+    """
+    count, pitch = rows * operand.rule[1], ceil_div(columns, 4) * 4
+    wide = work.take(name, count * pitch, np.float32)
+    launch = configure_quietly(widen, (ceil_div(pitch, 256), min(count, MAX_BLOCKS)), 256, work.stream)
+    sizes = np.uint32(columns), np.uint32(operand.pitch), np.uint32(pitch)
+    copy = operand._replace(flat=wide, pitch=pitch, step=rows * pitch, wide=True, inner=0)
+    group = make_divisor(operand.inner or 1)
+    return (launch, (operand.flat, wide, np.uint32(rows), group, steps_of(operand), *sizes)), copy
 
 
 def _launch_turn(operand: Operand, name, rows, columns, work):
@@ -860,7 +871,7 @@ def _several_launches(flat: Flat, m, n, work):
         yield launch, (matrix.flat, vector.flat, flat.out, sizes, which, steps, *factors)
 
 
-def _piece_launches(piece: Piece, flat: Flat, work):
+def _piece_launches(piece: Piece, flat: Flat, streams, work):
     tile, m, n, parts, batch = piece.tile, piece.rows, piece.columns, piece.parts, flat.batch
     a, b = flat.a.at(piece.row, 0), flat.b.at(0, piece.col)
     out = flat.out[piece.row * flat.pitch_out + piece.col :]
@@ -872,41 +883,41 @@ def _piece_launches(piece: Piece, flat: Flat, work):
     else:
         target, pitch, wide = work.take("parts", batch * parts * m * n, dtype), n, n * dtype.itemsize % 16 == 0
         scales, adds = False, False
-    layout = flat.a.layout + flat.b.layout
-    wide_a, wide_b = flat.a.wide and layout[0] == "T", flat.b.wide and layout[1] == "N"
-    threads, shared_bytes = tile.threads, 0
-    if isinstance(tile, DoubleTile):
-        kernel, shared_bytes = double(tile, layout, flat.a.wide, flat.b.wide, wide, scales, adds), tile.shared_bytes
-        intrinsics.allow_dynamic_shared(kernel, shared_bytes)
-    elif maps := _streamed_maps(flat, a, b, tile, m, n, work):
-        a, b = maps
-        kernel, threads, shared_bytes = streamed(tile), threads_of(tile), shared_bytes_of(tile)
-        intrinsics.allow_dynamic_shared(kernel, shared_bytes)
+    if streams and tile == STREAMED.tile:
+        flat = flat._replace(a=flat.a._replace(flat=a), b=flat.b._replace(flat=b))
+        yield _launch_streamed(tile, flat, target, (m, n, parts), pitch, work)
     else:
-        wide = wide and (flat.k < SINGLE_STORES_MIN_K or tile.thread_columns < 16)
-        gathers = not wide and flat.k < SINGLE_STORES_MIN_K and tile.rows * tile.columns >= MIN_GATHERED
-        kernel = fast(tile, wide_b, wide, scales, adds, layout, wide_a, gathers)
-    grid = ceil_div(m, tile.rows) * ceil_div(n, tile.columns), parts
-    sizes = sizes_of(tile, m, n, flat.k, (flat.a.pitch, flat.b.pitch, pitch), parts)
-    for z in range(0, batch, MAX_BLOCKS):
-        blocks = *grid, min(batch - z, MAX_BLOCKS)
-        launch = configure_quietly(kernel, blocks, threads, work.stream, shared_bytes)
-        which = which_of(z, flat.a, flat.b)
-        yield launch, (a, b, target, sizes, which, steps_of(flat.a, flat.b), *numbers)
+        layout, shared_bytes = flat.a.layout + flat.b.layout, 0
+        wide_a, wide_b = flat.a.wide and layout[0] == "T", flat.b.wide and layout[1] == "N"
+        if isinstance(tile, DoubleTile):
+            kernel, shared_bytes = double(tile, layout, flat.a.wide, flat.b.wide, wide, scales, adds), tile.shared_bytes
+            intrinsics.allow_dynamic_shared(kernel, shared_bytes)
+        else:
+            wide = wide and (flat.k < SINGLE_STORES_MIN_K or tile.thread_columns < 16)
+            gathers = not wide and flat.k < SINGLE_STORES_MIN_K and tile.rows * tile.columns >= MIN_GATHERED
+            kernel = fast(tile, wide_b, wide, scales, adds, layout, wide_a, gathers)
+        grid = ceil_div(m, tile.rows) * ceil_div(n, tile.columns), parts
+        sizes = sizes_of(tile, m, n, flat.k, (flat.a.pitch, flat.b.pitch, pitch), parts)
+        for z in range(0, batch, MAX_BLOCKS):
+            blocks = *grid, min(batch - z, MAX_BLOCKS)
+            launch = configure_quietly(kernel, blocks, tile.threads, work.stream, shared_bytes)
+            which = which_of(z, flat.a, flat.b)
+            yield launch, (a, b, target, sizes, which, steps_of(flat.a, flat.b), *numbers)
     if parts > 1:
         yield _launch_sum((m, n, parts), target, out, flat, numbers, work.stream)
 
 
-def _streamed_maps(flat: Flat, a, b, tile, m, n, work):
-    """The tensor maps by which `streamed` reads the operands from ``a`` and ``b`` on; None unless both lie across K,
-    and maps can describe them.
-    """
-    if not is_streamed(tile, flat.k, flat.alpha, flat.beta):
-        return None
-    found = both_rows(flat._replace(a=flat.a._replace(flat=a), b=flat.b._replace(flat=b)), m, n)
-    if any(rows.along or rows.inner or not rows.begins_aligned() for rows in found):
-        return None
-    return [movable_map(array_of(rows), box, work) for rows, box in zip(found, boxes_of(tile), strict=True)]
+def _launch_streamed(tile, flat: Flat, out, shape, pitch, work):
+    """Make the launch of `streamed` for matrices of a ``shape`` (m, n, parts of K)."""
+    (m, n, parts), kernel, shared_bytes = shape, streamed(tile), shared_bytes_of(tile)
+    operands = zip(both_rows(flat, m, n), boxes_of(tile), strict=True)
+    maps = [movable_map(array_of(rows), box, work) for rows, box in operands]
+    intrinsics.allow_dynamic_shared(kernel, shared_bytes)
+    down, across = ceil_div(m, tile.rows), ceil_div(n, tile.columns)
+    order = make_order(down, across, ceil_div(flat.k, STEP), parts, flat.batch, (flat.a.rule, flat.b.rule))
+    blocks = min(int(order.tiles), cuda.get_current_device().MULTIPROCESSOR_COUNT)
+    launch = configure_quietly(kernel, blocks, threads_of(tile), work.stream, shared_bytes)
+    return launch, (*maps, out, tuple(map(np.uint32, (m, n, flat.k, pitch))), order)
 
 
 def _launch_sum(shape, parts, out, flat, numbers, stream):

@@ -28,6 +28,7 @@ from warpstep.values import check_int
 __all__ = [
     "SPEEDS",
     "Access",
+    "Choice",
     "Piece",
     "Speed",
     "choices",
@@ -39,6 +40,7 @@ __all__ = [
     "predicted_time",
     "prefers_packed",
     "tensor_time",
+    "time_to_stream",
 ]
 
 
@@ -239,8 +241,8 @@ COPY_ROWS, COPY_ROWS_BYTES = 3.0, 3.9e6
 #: four elements then: ``a`` beside a ``b`` that has such copies, and any other operand. The cost of transposing one:
 #: microseconds, and bytes per microsecond; max elements of the copy.
 TURN_LAST_GAIN, TURN_GAIN, TURN, TURN_BYTES, MAX_TURNED = 0.027, 0.066, 3.0, 3.5e6, 1 << 27
-#: The share that `gpukit.matmul.streamed.streamed` saves where both operands lie across K.
-STREAM_GAIN = 0.045
+#: The largest tile where both operands lie across K, by `gpukit.matmul.streamed.streamed`.
+STREAMED = SPEEDS[0]._replace(work=1.18, latency=1.18, rest=6.0)
 #: Limits on cutting K: parts, elements of all parts, steps of a part, matrices; steps of a part where there are more
 #: parts.
 MAX_PARTS, MAX_ELEMENTS, MIN_STEPS, MAX_MATRICES, MIN_LONG_STEPS = 96, 16 << 20, 2, MAX_GRID_YZ, 16
@@ -260,6 +262,25 @@ PACKED_MARGIN, ONE_ROUND = {2: 0.9, 4: 1.17, 8: 0.95}, 6.0
 APART = {2: 1.0, 4: 2.3, 8: 1.25}
 #: A last tile with at most so many rows or columns may be computed on its own, by another tile.
 MAX_EDGE = 64
+
+
+class Choice(NamedTuple):
+    """How a product is computed.
+
+    Attributes
+    ----------
+    pieces : list of Piece
+        One for most shapes. A narrow edge beside whole tiles is a piece of its own, and so is what is left where the
+        others give each multiprocessor the same number of tiles.
+    widens : bool
+        Whether to copy ``b`` to rows that begin at multiples of 16 bytes.
+    streams : bool
+        Whether to copy both operands so that they lie across K, in rows that begin so, as far as they do not.
+    """
+
+    pieces: list["Piece"]
+    widens: bool
+    streams: bool
 
 
 class Piece(NamedTuple):
@@ -485,8 +506,16 @@ def _slices_of(tile, m, n, k, batch):
 
 @functools.lru_cache(4096)
 def choose(
-    m: int, n: int, k: int, batch: int, wide_b: bool, multiprocessors: int, double: bool = False, layout: str = "NN"
-) -> tuple[list[Piece], bool]:
+    m: int,
+    n: int,
+    k: int,
+    batch: int,
+    wide_b: bool,
+    multiprocessors: int,
+    double: bool = False,
+    layout: str = "NN",
+    streaming: float = float("inf"),
+) -> Choice:
     """Choose how to compute a product.
 
     Parameters
@@ -498,20 +527,30 @@ def choose(
         Whether the rows of ``b`` begin at multiples of 16 bytes; in float64, those of both operands.
     multiprocessors : int
     double : bool
-        For float64; nothing is widened then.
+        For float64; nothing is copied then.
     layout : str
         How the operands of float32 lie.
-
-    Returns
-    -------
-    pieces : list of Piece
-        One for most shapes. A narrow edge beside whole tiles is a piece of its own, and so is what is left where the
-        others give each multiprocessor the same number of tiles.
-    widen : bool
-        Whether to copy ``b`` to rows that begin at multiples of 16 bytes.
+    streaming : float
+        Microseconds of the copies after which `gpukit.matmul.streamed.streamed` can read the operands, as of
+        `time_to_stream`; infinite where it cannot compute the product.
     """
-    time, pieces = float("inf"), []
     speeds = _speeds_for(layout) if not double else DOUBLE_SPEEDS if wide_b else NARROW_DOUBLE_SPEEDS
+    time, pieces = _cut_best(m, n, k, batch, multiprocessors, speeds, double)
+    widens, tile = False, pieces[0].tile
+    if not (wide_b or double):
+        widened = time + WIDEN + 8 * batch * k * n / WIDEN_BYTES
+        time *= 1 + NARROW * min(1.0, 2 * tile.columns / (tile.rows + tile.columns))
+        widens, time = widened < time, min(widened, time)
+    if streaming < time:
+        took, streamed = _cut_best(m, n, k, batch, multiprocessors, (STREAMED, *_speeds_for("TN")[1:]))
+        if took + streaming < time and any(piece.tile == STREAMED.tile for piece in streamed):
+            return Choice(streamed, False, True)
+    return Choice(pieces, widens, False)
+
+
+def _cut_best(m, n, k, batch, multiprocessors, speeds, double=False):
+    """(microseconds, pieces) of the fastest way to cut a result."""
+    time, pieces = float("inf"), []
     ways = [(rows, columns, 1.0) for rows in _cuts(m, 128, batch) for columns in _cuts(n, 256, batch)]
     if batch == 1 and not double:
         ways += [(*way, WAVE_MARGIN) for way in _waves(m, n, multiprocessors)]
@@ -524,10 +563,7 @@ def choose(
                 cut.append(Piece(row, col, more_rows, more_columns, tile, parts))
         if margin * took < time:
             time, pieces = took, cut
-    widened = time + WIDEN + 8 * batch * k * n / WIDEN_BYTES
-    tile = pieces[0].tile
-    narrow = 1 + NARROW * min(1.0, 2 * tile.columns / (tile.rows + tile.columns))
-    return pieces, not (wide_b or double) and widened < narrow * time
+    return time, pieces
 
 
 @functools.cache
@@ -541,42 +577,39 @@ def _speeds_for(layout):
     return tuple(found)
 
 
+def time_to_stream(layout: str, wide: tuple[bool, bool], m: int, n: int, k: int, counts: tuple[int, int]) -> float:
+    """The microseconds of the copies by which ``a`` and ``b``, of ``counts`` matrices each, lie across K in rows that
+    begin at multiples of 16 bytes: those along K are transposed, those that are not ``wide`` are widened.
+    """
+    time = 0.0
+    for letter, along, is_wide, extent, count in zip(layout, "NT", wide, (m, n), counts, strict=True):
+        if letter == along:
+            time += _time_to_turn(extent, k, count)
+        elif not is_wide:
+            time += WIDEN + 8 * count * extent * k / WIDEN_BYTES
+    return time
+
+
+def _time_to_turn(extent, k, count):
+    """The microseconds of transposing an operand of ``count`` matrices, infinite for one that is too large."""
+    size = count * extent * k
+    fits = size <= MAX_TURNED and max(count, ceil_div(extent, TURN_TILE)) <= MAX_MATRICES
+    return TURN + 8 * size / TURN_BYTES if fits else float("inf")
+
+
 @functools.lru_cache(4096)
 def choose_turns(
-    tile: Tile,
-    layout: str,
-    m: int,
-    n: int,
-    k: int,
-    batch: int,
-    counts: tuple[int, int],
-    multiprocessors: int,
-    streams: bool = False,
+    tile: Tile, layout: str, m: int, n: int, k: int, batch: int, counts: tuple[int, int], multiprocessors: int
 ) -> tuple[bool, bool]:
-    """Tell whether it pays to transpose ``a``, and ``b``, of ``counts`` matrices each, where they lie along K. If both
-    lie across K then, the product ``streams``.
+    """Tell whether it pays to transpose ``a``, and ``b``, of ``counts`` matrices each, where they lie along K and the
+    product does not stream.
     """
-
-    def cost(extent, count):
-        size = count * extent * k
-        fits = size <= MAX_TURNED and max(count, ceil_div(extent, TURN_TILE)) <= MAX_MATRICES
-        return TURN + 8 * size / TURN_BYTES if fits else float("inf")
-
-    def pays(gain, extent, count):
-        return gain * time > cost(extent, count)
-
     if tile != SPEEDS[0].tile:
         return False, False
     time = _best(m, n, k, batch, multiprocessors, SPEEDS)[0]
-    if streams:
-        along_a, along_b = layout[0] == "N", layout[1] == "T"
-        gain = STREAM_GAIN + (TURN_LAST_GAIN if along_a else 0) + (TURN_GAIN if along_b else 0)
-        costs = (cost(m, counts[0]) if along_a else 0) + (cost(n, counts[1]) if along_b else 0)
-        if gain * time > costs:
-            return along_a, along_b
-    turns_b = layout[1] == "T" and pays(TURN_GAIN, n, counts[1])
+    turns_b = layout[1] == "T" and TURN_GAIN * time > _time_to_turn(n, k, counts[1])
     gain = TURN_LAST_GAIN if turns_b or layout[1] == "N" else TURN_GAIN
-    return layout[0] == "N" and pays(gain, m, counts[0]), turns_b
+    return layout[0] == "N" and gain * time > _time_to_turn(m, k, counts[0]), turns_b
 
 
 def prefers_packed(m: int, n: int, k: int, batch: int, itemsize: int, multiprocessors: int, apart: bool) -> bool:

@@ -1,5 +1,7 @@
 """`gpukit.matmul`, the fast product: its tiles in all forms, what is chosen for a shape, batches, alpha and beta."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -14,7 +16,16 @@ from gpukit._host.work_memory import state_of
 from gpukit.backend import cuda
 from gpukit.matmul import api as host
 from gpukit.matmul import cost as choice
-from gpukit.matmul.cost import DOUBLE_SPEEDS, SPEEDS, Piece, choose, choose_turns, prefers_packed
+from gpukit.matmul.cost import (
+    DOUBLE_SPEEDS,
+    SPEEDS,
+    Choice,
+    Piece,
+    choose,
+    choose_turns,
+    prefers_packed,
+    time_to_stream,
+)
 from gpukit.matmul.fast import LAYOUTS, TURN_TILE
 from gpukit.matmul.slim import choose_slim
 from gpukit.matmul.vector import choose_vector
@@ -25,10 +36,10 @@ from warpstep.integers import ceil_div
 
 @pytest.fixture
 def chosen(monkeypatch):
-    """Lets a test say what is chosen for the next products: (pieces, widen)."""
+    """Lets a test say what is chosen for the next products: the pieces, whether b is widened, and both streamed."""
 
-    def set_choice(pieces, widen=False):
-        monkeypatch.setattr(host, "choose", lambda *_: (pieces, widen))
+    def set_choice(pieces, widens=False, streams=False):
+        monkeypatch.setattr(host, "choose", lambda *_: Choice(pieces, widens, streams))
         forget()
 
     return set_choice
@@ -68,23 +79,29 @@ def test_operands_along_k_are_transposed_first(turns, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("layout", "names"), [("TN", []), ("NN", ["turn"]), ("NT", ["turn", "turn"]), ("TT", ["turn"])]
+    ("layout", "names", "more"),
+    [
+        ("TN", [], 4),
+        ("TN", ["widen", "widen"], 1),
+        ("NN", ["turn"], 4),
+        ("NT", ["turn", "turn"], 1),
+        ("TT", ["turn"], 4),
+    ],
 )
-def test_the_largest_tile_is_streamed_across_k(layout, names, chosen, monkeypatch):
-    """More steps than stages; ragged, in parts of K, with one of two matrices for each result; as on other devices."""
-    monkeypatch.setattr(host, "choose_turns", lambda *_: (layout[0] == "N", layout[1] == "T"))
-    m, n, k = 132, 260, host.SINGLE_STORES_MIN_K + 9
+def test_products_are_streamed_across_k(layout, names, more, chosen):
+    """More steps than stages, some blocks with several tiles; ragged, in parts of K, one of two matrices for each."""
+    m, n, k = 128 + more, 256 + more, 4 * 32 + 9
     a, b = operands((m, k), (2, k, n))
     on_device = laid_out(a, ORDERS[layout[0]]), laid_out(b, (0, *(1 + i for i in ORDERS[layout[1]])))
-    for parts, name in ((1, "streamed"), (2, "streamed"), (2, "fast")):
-        chosen([Piece(0, 0, m, n, SPEEDS[0].tile, parts)])
-        if name == "fast":
-            monkeypatch.setattr(host, "is_streamed", lambda *_: False)
+    for parts in (1, 2):
+        chosen([Piece(0, 0, m, n, SPEEDS[0].tile, parts)], streams=True)
         out = cuda.to_device(poisoned(2, m, n))
         steps = matmul.steps("auto", *on_device, out)
         used = [launch.dispatcher.py_func.__name__ for launch, _ in steps]
-        assert used == [*names, name, *["sum_parts"][: parts - 1]]
+        assert used == [*names, "streamed", *["sum_parts"][: parts - 1]]
         for launch, arguments in steps:
+            if launch.dispatcher.py_func.__name__ == "streamed":
+                launch = launch.dispatcher[3, launch.blockdim, 0, launch.sharedmem]
             launch(*arguments)
         check(out.copy_to_host(), a, b)
 
@@ -129,34 +146,39 @@ def test_pieces_meet_without_a_gap(chosen):
     k=st.integers(0, 50000),
     batch=st.sampled_from([1, 1, 7, 70000]),
     wide=st.booleans(),
+    streaming=st.sampled_from([0.0, 20.0, math.inf]),
 )
-@example(m=4096, n=4097, k=4096, batch=1, wide=False)
-@example(m=4097, n=4097, k=64, batch=1, wide=False)
-def test_what_is_chosen_covers_the_result_once(m, n, k, batch, wide):
-    pieces, widen = choose(m, n, k, batch, wide, 132)
+@example(m=4096, n=4097, k=4096, batch=1, wide=False, streaming=math.inf)
+@example(m=4097, n=4097, k=64, batch=1, wide=False, streaming=0.0)
+def test_what_is_chosen_covers_the_result_once(m, n, k, batch, wide, streaming):
+    pieces, widen, streams = choose(m, n, k, batch, wide, 132, streaming=streaming)
     assert sum(piece.rows * piece.columns for piece in pieces) == m * n
     assert len({(piece.row, piece.col) for piece in pieces}) == len(pieces)
     for piece in pieces:
         assert 0 <= piece.row and piece.row + piece.rows <= m and 0 <= piece.col and piece.col + piece.columns <= n
         assert piece.col % 4 == 0 and piece.tile in [speed.tile for speed in SPEEDS]
         assert piece.parts == 1 or batch * piece.parts * piece.rows * piece.columns <= choice.MAX_ELEMENTS
-    assert not (widen and wide)
+    assert not (widen and (wide or streams)) and (streaming < math.inf or not streams)
 
 
 def test_choices_that_matter():
     """Whole multiples of large tiles, thin ones and deep ones, one more than a multiple."""
-    ((piece,), _) = choose(4096, 4096, 4096, 1, True, 132)
+    ((piece,), *_) = choose(4096, 4096, 4096, 1, True, 132)
     assert piece.tile == SPEEDS[0].tile and piece.parts == 1
-    ((piece,), _) = choose(16, 4096, 4096, 1, True, 132)
+    ((piece,), *_) = choose(16, 4096, 4096, 1, True, 132)
     assert piece.tile.rows == 16 and piece.parts > 1
-    ((piece,), _) = choose(64, 64, 32768, 1, True, 132)
+    ((piece,), *_) = choose(64, 64, 32768, 1, True, 132)
     assert piece.parts > 16
     whole, rest = choose(2560, 2560, 2560, 1, True, 132)[0]
     assert whole.parts == 1 and rest.parts > 1 and whole.rows * whole.columns > rest.rows * rest.columns
     turns = [choose_turns(SPEEDS[0].tile, layout, n, n, n, 1, (1, 1), 132) for n in (4096, 1024) for layout in LAYOUTS]
     assert turns == [(True, False), (True, True), (False, False), (False, True), *[(False, False)] * 4]
-    pieces, widen = choose(4096, 4097, 4096, 1, False, 132)
+    pieces, widen, _ = choose(4096, 4097, 4096, 1, False, 132)
     assert [piece.columns for piece in pieces] == [4096, 1] and widen
+    times = [time_to_stream(layout, (True, True), n, n, n, (1, 1)) for n in (4096, 512) for layout in LAYOUTS]
+    sizes = [n for n in (4096, 512) for _ in LAYOUTS]
+    streams = [choose(n, n, n, 1, True, 132, streaming=time).streams for n, time in zip(sizes, times, strict=True)]
+    assert streams == [True] * 4 + [False] * 4
 
 
 ORDERS = {"N": (0, 1), "T": (1, 0)}
