@@ -55,8 +55,8 @@ BLOCKS = 4
 POSITION_BITS, MAX_CHOSEN, MAX_ROW_THREADS, LOADS = 16, 1024, 1024, 4
 #: Elements of an array, at most, in which it searches rows whose elements are apart; and for many keys of each row.
 MAX_APART, MAX_APART_MANY = 1 << 20, 1 << 18
-#: Elements of a row that is sorted as a whole by a block, at most; bytes of it if a multiprocessor has one row at most.
-MAX_SORTED, MAX_SORTED_BYTES = 4096, 1 << 16
+#: Elements and bytes of a row that is sorted as a whole by a block, at most; and bytes if there are few such rows.
+MAX_SORTED, MAX_SORTED_BYTES, MAX_SORTED_ALONE = 4096, 1 << 14, 1 << 16
 
 _scan_digits = block_scan(DIGITS, np.uint32)
 
@@ -409,7 +409,9 @@ def _processors():
 
 def _max_sorted(size, rows):
     """The longest of so many rows whose first keys come from a sort of the whole row."""
-    return min(max_block_row(size, rows), MAX_SORTED_BYTES // size if rows <= _processors() else MAX_SORTED)
+    if rows > _processors():
+        return min(MAX_SORTED, MAX_SORTED_BYTES // size)
+    return min(max_block_row(size, rows), MAX_SORTED_ALONE // size)
 
 
 def _fits_block(dtype, outer, n, inner, k):
