@@ -3,7 +3,8 @@
 1. ``count_digits``: how often each digit occurs in the keys, for all passes at once.
 2. ``place_digits``: where the keys of each digit begin: a scan of the counts.
 3. ``sweep``: one pass. A block ranks the keys of a tile by their digit, looks back at the tiles before it for their
-   counts of each digit, and moves its keys. Keys of one digit keep their order, so the sort is stable.
+   counts of each digit, and moves its keys. Keys of one digit keep their order, so the sort is stable. A pass in which
+   all keys of a row have the same digit is left out.
 
 The bits of a key are moved as they are. What is sorted is an unsigned number made from them (``make_ordered``): the
 sign bit of an integer is flipped, a negative float is complemented. -0.0 equals 0.0, and NaN comes last, as in NumPy.
@@ -53,10 +54,12 @@ BLOCK_KEYS, MORE_KEYS, MAX_KEYS, BLOCK_THREADS = (2, 3, 4, 5, 6, 8), (12, 16), {
 BLOCK_REGISTERS, SHARING = 65536, {1: 1024, 2: 1024, 4: 1024, 8: 512}
 #: Bytes of shared memory of such a block beside keys, positions and counts, at most.
 OTHER_SHARED = 2048
-#: Threads of a block that clears, and blocks per multiprocessor.
-CLEARERS, CLEARING = 1024, 8
+#: Threads of a block that only writes, and blocks per multiprocessor.
+WRITERS, WRITING = 1024, 8
 #: Blocks per multiprocessor that count digits, their threads, and keys that a thread has in flight.
 BLOCKS, COUNTERS, LOADS = 4, 512, 4
+#: Elements to whose multiples the room for a sweep's results is rounded up: a cache line of the smallest ones.
+LINE = 128
 #: What a tile has published for a digit: its own count, or that of all tiles up to it. 30 bits are left for the count.
 OWN, ALL, COUNT = 1 << 30, 2 << 30, (1 << 30) - 1
 uint16 = types.uint16
@@ -90,14 +93,12 @@ def make_ordered(kind: str, itemsize: int, falling: bool = False):
 
 @functools.cache
 def make_digit_of(kind, itemsize, falling):
-    """Make ``digit_of(key, low, shift, inside)``: a digit of how far a key lies above ``low``, which comes from
-    ``make_ordered``; the last one for what is not ``inside``.
-    """
+    """Make ``digit_of(key, shift, inside)``: the digit of a key at a bit; the last one for what is not ``inside``."""
     ordered, number = make_ordered(kind, itemsize, falling), getattr(types, f"uint{8 * itemsize}")
 
     @cuda.jit(device=True)
-    def digit_of(key, low, shift, inside):
-        digit = uint32(number(ordered(key) - low) >> number(shift)) & uint32(DIGITS - 1)
+    def digit_of(key, shift, inside):
+        digit = uint32(ordered(key) >> number(shift)) & uint32(DIGITS - 1)
         return digit if inside else uint32(DIGITS - 1)
 
     return digit_of
@@ -105,20 +106,23 @@ def make_digit_of(kind, itemsize, falling):
 
 @functools.cache
 def make_count_digits(kind, itemsize, vector, falling=False):
-    """Make the kernel ``count_digits``: counts[row, pass, digit] over the keys of each row."""
+    """Make the kernel ``count_digits``: add the keys of each row to counts[row, pass, digit]; clear ``published``."""
     digit_of, passes, load = make_digit_of(kind, itemsize, falling), itemsize, make_load(vector)
     all_digits, key_type = passes * DIGITS, getattr(types, f"uint{8 * itemsize}")
 
     @cuda.jit(device=True)
     def count(own, key):
         for p in range(passes):
-            cuda.atomic.add(own, uint32(p * DIGITS) + digit_of(key, key_type(0), uint32(p * BITS), True), uint32(1))
+            cuda.atomic.add(own, uint32(p * DIGITS) + digit_of(key, uint32(p * BITS), True), uint32(1))
 
     @cuda.jit
-    def count_digits(keys, counts, n, blocks):
+    def count_digits(keys, counts, published, n, blocks):
         own = cuda.shared.array(all_digits, uint32)
         held = cuda.local.array((LOADS, vector), key_type)
-        tid = cuda.threadIdx.x
+        tid, i = cuda.threadIdx.x, uint64(cuda.grid(1))
+        while i < uint64(published.size):
+            published[i] = uint32(0)
+            i += uint64(cuda.gridsize(1))
         for i in range(tid, all_digits, COUNTERS):
             own[i] = uint32(0)
         cuda.syncthreads()
@@ -151,24 +155,19 @@ _scan_digits = block_scan(DIGITS, np.uint32)
 
 
 @cuda.jit
-def place_digits(counts):
-    """Replace the counts of each pass by the number of keys with smaller digits. A block does a pass of a row."""
+def place_digits(counts, first, active, n, passes):
+    """Set first[row, pass, digit] to the number of keys with smaller digits, and counts to 0 for the next call.
+
+    A block does a pass of a row. Passes in which not all keys of the row have the same digit are ``active``: a bit is
+    set for each.
+    """
     at = uint64(cuda.blockIdx.x) * uint64(DIGITS) + uint64(cuda.threadIdx.x)
     count = counts[at]
     upto, _ = _scan_digits(count)
-    counts[at] = upto - count
-
-
-@cuda.jit
-def clear(counts, published):
-    """Set the counts to 0, and what tiles have published to nothing."""
-    i, step = uint64(cuda.grid(1)), uint64(cuda.gridsize(1))
-    while i < uint64(max(counts.size, published.size)):
-        if i < uint64(counts.size):
-            counts[i] = uint32(0)
-        if i < uint64(published.size):
-            published[i] = uint32(0)
-        i += step
+    first[at], counts[at] = upto - count, uint32(0)
+    some = cuda.syncthreads_or(uint32(1) if uint32(0) < count and count < uint32(n) else uint32(0))
+    if some != 0 and cuda.threadIdx.x == 0:
+        cuda.atomic.or_(active, cuda.blockIdx.x // passes, uint32(1) << uint32(cuda.blockIdx.x % passes))
 
 
 @functools.cache
@@ -189,9 +188,7 @@ def make_rank_alone(writes_keys: bool):
 
 @functools.cache
 def make_rank(kind, itemsize, falling, each):
-    """Make ``rank(keys, low, ranks, counts, left, shift)``: rank each of a warp's keys among those of its digit.
-
-    It counts them, too: ``counts[warp, digit]``. Digits are those of ``make_digit_of``.
+    """Make ``rank(keys, ranks, counts, left, shift)``: rank each of a warp's keys among those of its digit; count them.
 
     Lane l has keys l, l + 32, l + 64 ... of the warp's, of which ``left`` from its first on are in the row. The others
     take part with the last digit: they come after all others.
@@ -199,14 +196,14 @@ def make_rank(kind, itemsize, falling, each):
     digit_of = make_digit_of(kind, itemsize, falling)
 
     @cuda.jit(device=True)
-    def rank(keys, low, ranks, counts, left, shift):
+    def rank(keys, ranks, counts, left, shift):
         warp, lane = uint32(cuda.threadIdx.x) // uint32(WARP), uint32(cuda.laneid)
         for d in range(DIGITS // WARP):
             counts[warp, uint32(d * WARP) + lane] = uint16(0)
         cuda.syncwarp()
         before = (uint32(1) << lane) - uint32(1)
         for k in range(each):
-            digit = digit_of(keys[k], low, shift, int32(k * WARP) < left)
+            digit = digit_of(keys[k], shift, int32(k * WARP) < left)
             peers = match_byte(digit)
             place = uint32(cuda.popc(uint32(peers & before)))
             count = uint32(counts[warp, digit])
@@ -242,47 +239,76 @@ def keys_before(published, tile, digit, own):
 
 
 @functools.cache
-def make_sweep(kind, itemsize, old_size, new_size, keeps_keys=True, falling=False):
+def make_sweep(kind, itemsize, old_size, new_size, writes_keys=True, falling=False):
     """Make the kernel ``sweep``: sort keys by one digit, stably, and values with them.
 
-    Values have ``old_size`` bytes; with 0 they are not read, but are the positions of the keys in their row. They are
-    written with ``new_size`` bytes; with 0 there are none. The last sweep need not write the keys (``keeps_keys``).
+    Values have ``old_size`` bytes; with 0 they are the positions of the keys in their row. They are written with
+    ``new_size`` bytes; with 0 there are none. Between the sweeps they have `moved_size` bytes.
+
+    A row's first active sweep reads the input, the others what the one before has written to one half of ``spare``. All
+    but the last write to the other half. The last need not write the keys (``writes_keys``).
     """
-    size = max(itemsize, min(old_size or 4, new_size))
+    between = moved_size(old_size, new_size)
+    size = max(itemsize, between)
     threads, each, warps = threads_of(size), EACH, threads_of(size) // WARP
     rank, digit_of = make_rank(kind, itemsize, falling, each), make_digit_of(kind, itemsize, falling)
     scan_digits = block_scan(threads, np.uint32)
-    key_type, tile_size, of_warp = getattr(types, f"uint{8 * itemsize}"), threads * each, WARP * each
-    value_type = getattr(types, f"uint{8 * (new_size or itemsize)}")
-    held_type = getattr(types, f"uint{8 * size}")
+    tile_size, of_warp = threads * each, WARP * each
+    key_type, held_type = getattr(types, f"uint{8 * itemsize}"), getattr(types, f"uint{8 * size}")
+
+    @cuda.jit(device=True)
+    def read(source, begin, place, n, base, held):
+        if base + uint32(tile_size) <= n:
+            for k in range(each):
+                held[k] = source[begin + uint64(place) + uint64(k * WARP)]
+        else:
+            for k in range(each):
+                at = uint32(place + uint32(k * WARP))
+                held[k] = source[begin + uint64(at if at < n else uint32(0))]
+
+    @cuda.jit(device=True)
+    def write(target, held, places, tid, end):
+        for k in range(each):
+            if uint32(uint32(k * threads) + tid) < end:
+                target[places[k]] = held[k]
 
     @cuda.jit(max_registers=REGISTERS[threads])
-    def sweep(keys, values, new_keys, new_values, first, published, ticket, number, n, tiles):
+    def sweep(keys, values, new_keys, new_values, spare, spare_values, first, active, published, ticket, number, sizes):
+        n, tiles, half = sizes
         counts = cuda.shared.array((warps, DIGITS), uint16)
         starts, targets = cuda.shared.array(DIGITS, uint32), cuda.shared.array(DIGITS, uint32)
         moved = cuda.shared.array(tile_size, held_type)
-        mine = cuda.shared.array(1, uint32)
-        held = cuda.local.array(each, key_type)
-        ranks = cuda.local.array(each, uint32)
-        places = cuda.local.array(each, uint32)
+        mine = cuda.shared.array(3, uint32)
+        held, along = cuda.local.array(each, key_type), cuda.local.array(each, held_type)
+        ranks, places = cuda.local.array(each, uint32), cuda.local.array(each, uint32)
         tid = uint32(cuda.threadIdx.x)
-        warp, lane, shift = tid // uint32(WARP), tid % uint32(WARP), uint32(number * BITS)
-        if tid == uint32(0):
-            mine[0] = cuda.atomic.inc(ticket, 0, uint32(cuda.gridDim.x - 1))
+        warp, lane, shift = uint32(tid // uint32(WARP)), uint32(tid % uint32(WARP)), uint32(number * BITS)
+        if tid == uint32(0):  # one thread reads both at the same time; tickets are seldom for another row
+            own_ticket = cuda.atomic.inc(ticket, 0, uint32(cuda.gridDim.x - 1))
+            likely = uint32(uint32(cuda.blockIdx.x) // uint32(tiles))
+            guess = active[likely]
+            mine[0], mine[1], mine[2] = own_ticket, likely, guess
         cuda.syncthreads()
-        row = mine[0] // uint32(tiles)
-        part, n = mine[0] - row * uint32(tiles), uint32(n)
-        base, begin = part * uint32(tile_size), uint64(row) * uint64(n)
-        place = base + warp * uint32(of_warp) + lane
+        row, mask = uint32(mine[0] // uint32(tiles)), mine[2]
+        if row != mine[1]:
+            mask = active[row]
+        mask = max(uint32(1), mask)  # of equal keys, the first sweep is active
+        if uint32(mask >> uint32(number)) & uint32(1) == uint32(0):
+            return
+        earlier = uint32(cuda.popc(uint32(mask & ((uint32(1) << uint32(number)) - uint32(1)))))
+        is_first, is_last = earlier == uint32(0), uint32(mask >> uint32(number)) == uint32(1)
+        here = uint64(half) if earlier & uint32(1) == uint32(0) else uint64(0)
+        there = uint64(half) - here
+
+        part, n = uint32(mine[0] - uint32(row * uint32(tiles))), uint32(n)
+        base, begin = uint32(part * uint32(tile_size)), uint64(row) * uint64(n)
+        place = uint32(base + uint32(warp * uint32(of_warp)) + lane)
         left = int32(min(int64(n) - int64(place), int64(of_warp)))
-        if base + uint32(tile_size) <= n:
-            for k in range(each):
-                held[k] = keys[begin + uint64(place) + uint64(k * WARP)]
+        if is_first:
+            read(keys, begin, place, n, base, held)
         else:
-            for k in range(each):
-                at = place + uint32(k * WARP)
-                held[k] = keys[begin + uint64(at if at < n else uint32(0))]
-        rank(held, key_type(0), ranks, counts, left, shift)
+            read(spare, here + begin, place, n, base, held)
+        rank(held, ranks, counts, left, shift)
         cuda.syncthreads()
 
         own = uint32(0)  # from here on, a thread of the first ones stands for a digit
@@ -303,33 +329,47 @@ def make_sweep(kind, itemsize, old_size, new_size, keeps_keys=True, falling=Fals
             moved[ranks[k]] = held_type(held[k])
         if tid < uint32(DIGITS):
             at = (uint64(row) * uint64(itemsize) + uint64(number)) * uint64(DIGITS) + uint64(tid)
+            begins = first[at]
             before = keys_before(published[uint64(row) * uint64(tiles * DIGITS) :], uint64(part), tid, own)
-            targets[tid] = first[at] + before - starts[tid]
+            targets[tid] = uint32(begins + before) - starts[tid]
         cuda.syncthreads()
 
-        end = min(n - base, uint32(tile_size))
+        end = uint32(min(uint32(n - base), uint32(tile_size)))
         for k in range(each):
-            at = uint32(k * threads) + tid
-            if at < end:
-                key = key_type(moved[at])
-                places[k] = targets[digit_of(key, key_type(0), shift, True)] + at
-                if keeps_keys:
-                    new_keys[begin + uint64(places[k])] = key
+            at = uint32(uint32(k * threads) + tid)
+            held[k] = key_type(moved[at])
+            places[k] = uint32(targets[digit_of(held[k], shift, True)] + at)
+        if not is_last:
+            write(spare[there + begin :], held, places, tid, end)
+        elif writes_keys:
+            write(new_keys[begin:], held, places, tid, end)
         if new_size:
             cuda.syncthreads()
-            for k in range(each):
-                at = place + uint32(k * WARP)
-                if old_size:
+            if not is_first:
+                for k in range(each):
+                    at = uint32(place + uint32(k * WARP))
+                    moved[ranks[k]] = held_type(spare_values[here + begin + uint64(at if at < n else uint32(0))])
+            elif old_size:
+                for k in range(each):
+                    at = uint32(place + uint32(k * WARP))
                     moved[ranks[k]] = held_type(values[begin + uint64(at if at < n else uint32(0))])
-                else:
-                    moved[ranks[k]] = held_type(at)
+            else:
+                for k in range(each):
+                    moved[ranks[k]] = held_type(place + uint32(k * WARP))
             cuda.syncthreads()
             for k in range(each):
-                at = uint32(k * threads) + tid
-                if at < end:
-                    new_values[begin + uint64(places[k])] = value_type(moved[at])
+                along[k] = moved[uint32(k * threads) + tid]
+            if is_last:
+                write(new_values[begin:], along, places, tid, end)
+            else:
+                write(spare_values[there + begin :], along, places, tid, end)
 
     return sweep
+
+
+def moved_size(old_size: int, new_size: int) -> int:
+    """Bytes of a value between the sweeps: positions are moved as 32 bits. Only the last sweep writes them in full."""
+    return min(old_size or 4, new_size)
 
 
 # -- short rows -----------------------------------------------------------------------------------------------------
@@ -387,14 +427,14 @@ def make_sort_warp(kind, itemsize, old_size, new_size, writes_keys, falling, lan
 def make_sort_block(kind, itemsize, old_size, new_size, writes_keys, falling, threads, each):
     """Make the kernel ``sort_block``: a block sorts a row of at most ``threads * each`` keys in shared memory.
 
-    It writes the first ``kept`` keys, the values that belong to them (see `make_sweep`), or both. It makes as many
-    passes as the difference of the greatest and the least key has digits.
+    It writes the first ``kept`` keys, the values that belong to them (see `make_sweep`), or both. Of integers it sorts
+    how far they are above the least one, in as many passes as the greatest of these numbers has digits.
     """
     warps, tile_size, digits_each = threads // WARP, threads * each, max(1, DIGITS // threads)
     ordered, passes, position = make_ordered(kind, itemsize, falling), itemsize, tile_size * itemsize // 2
     key_type, value_type = (getattr(types, f"uint{8 * size}") for size in (itemsize, new_size or itemsize))
     number, is_float = uint64 if itemsize == 8 else uint32, kind in "fV"
-    rank = make_rank(kind if is_float else "u", itemsize, falling and is_float, each)
+    rank = make_rank(kind, itemsize, falling, each) if is_float else make_rank("u", itemsize, False, each)
     fold_max = make_fold_lanes(make_operations("max", np.dtype(f"u{max(4, itemsize)}"))[0])
     scan_lanes = make_scan_lanes(make_operations("sum", np.dtype(np.uint32))[0])
 
@@ -409,26 +449,30 @@ def make_sort_block(kind, itemsize, old_size, new_size, writes_keys, falling, th
         warp, lane = int32(tid // WARP), int32(tid % WARP)
         place = int32(warp * WARP * each + lane)
         left = int32(min(int32(n - place), int32(WARP * each)))
-        above, below = number(0), number(0)
         for k in range(each):
             at = place + k * WARP
             held[k], own[k] = keys[row * uint64(n) + uint64(at if at < n else 0)], uint16(at)
-            above = max(above, number(ordered(held[k])))
-            below = max(below, number(key_type(~ordered(held[k]))))
-        if passes > 1:
+        low, width, p = key_type(0), number((1 << 8 * itemsize) - 1), 0
+        if not is_float and passes > 1:
+            above, below = number(0), number(0)
+            for k in range(each):
+                held[k] = ordered(held[k])
+                above, below = max(above, number(held[k])), max(below, number(key_type(~held[k])))
             above, below = fold_max(above), fold_max(below)
             if lane == 0:
                 bounds[0, warp], bounds[1, warp] = above, below
             cuda.syncthreads()
             above = fold_max(bounds[0, lane] if lane < warps else number(0))
             below = fold_max(bounds[1, lane] if lane < warps else number(0))
-        low = key_type(~key_type(below)) if passes > 1 else key_type(0)
-        width, p = number(above - number(low)), 0
-        if not is_float:  # integers can be made again from what is sorted
+            low = key_type(~key_type(below))
+            width = number(above - number(low))
             for k in range(each):
-                held[k] = key_type(ordered(held[k]) - low)
+                held[k] = key_type(held[k] - low)
+        elif not is_float:
+            for k in range(each):
+                held[k] = ordered(held[k])
         while p < passes and (p == 0 or number(width >> number(p * BITS)) > number(0)):
-            rank(held, low if is_float else key_type(0), ranks, counts, left, uint32(p * BITS))
+            rank(held, ranks, counts, left, uint32(p * BITS))
             cuda.syncthreads()
             total = uint32(0)
             for i in range(digits_each):
@@ -622,15 +666,15 @@ def sort_rows(problem, dtype, keys, old, new_keys, new_values, falling=False) ->
 def _copies(problem, keys, old, new_keys, new_values):
     """The launches that sort rows of one key: keys and values stay where they are, and each position is 0."""
     if old is None and new_values is not None:
-        launch = configure_quietly(make_rank_alone(new_keys is not None), *clearers(keys.size), problem.stream)
+        launch = configure_quietly(make_rank_alone(new_keys is not None), *spread(keys.size), problem.stream)
         return [(launch, (flat(keys), flat(new_values if new_keys is None else new_keys), flat(new_values)))]
     made = [] if new_keys is None else copy_launches(keys, new_keys, problem.stream)
     return made if old is None else made + copy_launches(old, new_values, problem.stream)
 
 
-def clearers(size: int) -> tuple[int, int]:
-    """Blocks, and threads of each, that clear so many elements."""
-    return min(ceil_div(size, CLEARERS), CLEARING * cuda.get_current_device().MULTIPROCESSOR_COUNT), CLEARERS
+def spread(size: int) -> tuple[int, int]:
+    """Blocks, and threads of each, that write so many elements."""
+    return min(ceil_div(size, WRITERS), WRITING * cuda.get_current_device().MULTIPROCESSOR_COUNT), WRITERS
 
 
 def max_warp_row(itemsize: int) -> int:
@@ -654,19 +698,18 @@ def flat(array):
 
 
 def _sweeps(problem, dtype, keys, old, new_keys, new_values, falling, rows, n, old_size, new_size):
-    """The launches that sort long rows: counts, places, and a sweep for each byte of the keys.
-
-    Positions are moved as 32 bits: only the last sweep writes them in full.
-    """
-    work, passes, kind = problem.work, dtype.itemsize, dtype.kind
-    moved_size = min(old_size or 4, new_size)
-    threads = threads_of(max(passes, moved_size))
-    tiles = ceil_div(n, threads * EACH)
+    """The launches that sort long rows: counts, places, and a sweep for each byte of the keys."""
+    work, passes, kind, between = problem.work, dtype.itemsize, dtype.kind, moved_size(old_size, new_size)
+    threads = threads_of(max(passes, between))
+    tiles, all_counts = ceil_div(n, threads * EACH), rows * passes * DIGITS
     of_pass, processors = rows * tiles * DIGITS, cuda.get_current_device().MULTIPROCESSOR_COUNT
-    counts = work.take("digits", rows * passes * DIGITS, np.uint32)
-    published = work.take("tiles", passes * of_pass, np.uint32)
-    spare = [work.take(f"keys {i}", rows * n, keys.dtype) for i in (0, 1)]
-    spare_values = [work.take(f"values {i}", rows * n, np.dtype(f"u{moved_size}")) for i in (0, 1) if moved_size]
+    zeros, first = work.zeros(1 + all_counts), work.take("digits", all_counts, np.uint32)
+    published = work.take("tiles", passes * of_pass + rows, np.uint32)
+    counts, active = zeros[1 : 1 + all_counts], published[passes * of_pass :]
+    half = ceil_div(rows * n, LINE) * LINE
+    room, sizes = max(1, min(2, passes - 1) * half), (n, tiles, half)
+    spare = work.take("spare keys", room, keys.dtype)
+    spare_values = work.take("spare values", room, np.dtype(f"u{between}")) if new_size else spare
     vector = min(4, 16 // passes)
     while address_of(keys) % (vector * passes) or rows > 1 and n % vector:
         vector //= 2
@@ -676,22 +719,15 @@ def _sweeps(problem, dtype, keys, old, new_keys, new_values, falling, rows, n, o
         return configure_quietly(kernel, grid, block, problem.stream)
 
     count = make_count_digits(kind, passes, vector, falling)
-    made = [
-        (configure(clear, *clearers(published.size)), (counts, published)),
-        (configure(count, blocks * rows, COUNTERS), (keys, counts, n, blocks)),
-        (configure(place_digits, rows * passes, DIGITS), (counts,)),
+    kernel = make_sweep(kind, passes, old_size, new_size, new_keys is not None, falling)
+    sweep = configure(kernel, rows * tiles, threads)
+    target = spare if new_keys is None else flat(new_keys)
+    arrays = keys, old, target, flat(new_values) if new_size else target, spare, spare_values, first, active
+    return [
+        (configure(count, blocks * rows, COUNTERS), (keys, counts, published, n, blocks)),
+        (configure(place_digits, rows * passes, DIGITS), (counts, first, active, n, passes)),
+        *((sweep, (*arrays, published[p * of_pass : (p + 1) * of_pass], zeros[:1], p, sizes)) for p in range(passes)),
     ]
-    for number in range(passes):
-        last = number == passes - 1
-        target = spare[number % 2] if not last or new_keys is None else flat(new_keys)
-        values = (flat(new_values) if last else spare_values[number % 2]) if new_size else target
-        sizes = 0 if not old_size and number == 0 else moved_size, new_size if last else moved_size
-        kernel = make_sweep(kind, passes, *sizes, not last or new_keys is not None, falling)
-        own = published[number * of_pass : (number + 1) * of_pass]
-        arguments = (keys, old, target, values, counts, own, work.zeros(1), number, n, tiles)
-        made.append((configure(kernel, rows * tiles, threads), arguments))
-        keys, old = target, values
-    return made
 
 
 # -- rows along any axis --------------------------------------------------------------------------------------------
