@@ -231,7 +231,7 @@ def _plain_code(function, text):
 
 
 _plain_code(functions.fence_barrier_init, "fence.mbarrier_init.release.cluster;")
-_plain_code(functions.fence_async, "fence.proxy.async;")
+_plain_code(functions.fence_async, "fence.proxy.async.shared::cta;")
 _plain_code(functions.commit_stores, "cp.async.bulk.commit_group;")
 _plain_code(functions.wgmma_fence, "wgmma.fence.sync.aligned;")
 _plain_code(functions.wgmma_commit, "wgmma.commit_group.sync.aligned;")
