@@ -176,6 +176,7 @@ def tensor_products():
     from gpukit.matmul.small import SmallTile
 
     names = {"groups": "warpgroups", "few": "warpgroups", "across a": "turned", "across b": "turned"}
+    names["loaded"] = "loaded"
     small = {SmallTile: "small", ShallowTile: "shallow", SlicedTile: "sliced"}
     found = [
         (names.get(kind) or small.get(type(speed.tile), "warps"), speed.tile)
@@ -186,7 +187,7 @@ def tensor_products():
 
 
 #: Those products, by kernel.
-TENSOR_PRODUCTS = ("warpgroups", "turned", "warps", "small", "shallow", "sliced")
+TENSOR_PRODUCTS = ("warpgroups", "loaded", "turned", "warps", "small", "shallow", "sliced")
 #: Kernels to compile, by chapter.
 CHAPTERS = {"fast_matmul": products, "conv": blocked_convolutions, "tensor": tensor_products}
 
@@ -224,7 +225,7 @@ def _tensor_product(variant, tile):
     from numba.cuda import types
 
     from gpukit._numba import argument_type
-    from gpukit.matmul import shallow, sliced, small, warpgroups, warps
+    from gpukit.matmul import loaded, shallow, sliced, small, warpgroups, warps
     from gpukit.matmul.raster import make_order
 
     word, map_type = types.uint32, types.Array(types.uint8, 1, "C")
@@ -256,8 +257,11 @@ def _tensor_product(variant, tile):
     if variant == "sliced":
         kernel = sliced.sliced(tile, "bfloat16", "NN")
         return kernel, (flat, flat, flat, sizes, order, steps, *more), tile.threads
-    kernel, words = small.small(tile, "bfloat16", "NN", False, True), types.Array(word, 1, "C")
-    return kernel, (flat, flat, words, words, out, types.UniTuple(word, 7), order, steps, *more), tile.threads
+    words = types.Array(word, 1, "C")
+    operands = flat, flat, words, words, out, types.UniTuple(word, 7), order, steps
+    if variant == "loaded":
+        return loaded.loaded(tile, "bfloat16", "NN", False, True), (*operands, *more[:2]), tile.threads
+    return small.small(tile, "bfloat16", "NN", False, True), (*operands, *more), tile.threads
 
 
 def _blocked_convolution(sums):
@@ -303,8 +307,8 @@ def measure(variants=(), report=print, chapter="fast_matmul"):
     Parameters
     ----------
     variants : sequence of str
-        "naive", "tiled", or of ``matmul.LADDER``; "blocked" of ``conv``; "warpgroups", "turned", "warps" or "small" of
-        ``tensor``. None for all of the chapter.
+        "naive", "tiled", or of ``matmul.LADDER``; "blocked" of ``conv``; one of `TENSOR_PRODUCTS` of ``tensor``.
+        None for all of the chapter.
     report : callable
     chapter : str
         "fast_matmul"; "tensor": the products of `matmul.matmul` on tensor cores; or "conv":

@@ -15,6 +15,7 @@ from gpukit._host.checks import check_dtype
 from gpukit.backend import cuda
 from gpukit.matmul.double import DoubleTile
 from gpukit.matmul.fast import TURN_TILE, Tile
+from gpukit.matmul.loaded import LoadedTile
 from gpukit.matmul.packed import packed_time
 from gpukit.matmul.shallow import ShallowTile
 from gpukit.matmul.sliced import SlicedTile
@@ -53,10 +54,13 @@ class Access(NamedTuple):
         Cache lines that a row of a tile lies in, on average, for groups of warps.
     widths : (int, int)
         Elements that a lane loads at a time, for warps that load what they multiply to their registers.
+    loads : (int, int)
+        Elements that a thread copies at a time, for groups of warps without tensor maps.
     """
 
     lines: tuple[float, float] = (1.0, 1.0)
     widths: tuple[int, int] = (8, 8)
+    loads: tuple[int, int] = (8, 8)
 
 
 class Speed(NamedTuple):
@@ -122,9 +126,10 @@ SMALL_WARP_SPEEDS = (
     Speed(WarpTile(64, 64, 32, 32, 4), 4, 0.11, 0.17, 1.5, 1),
 )
 #: The same for tensor cores and shorter elements, by what multiplies: groups of warps; groups whose one operand lies
-#: across K; single warps; such with short steps, which fit into the 99 KB of compute capability 8.6; single warps that
-#: load operands which lie anywhere, so that none is copied, some of them for a small K. A step is one of as many bytes
-#: of K as the tile is deep.
+#: across K; groups for which threads copy operands that lie anywhere, timed where these fill the memory bandwidth and
+#: perhaps faster elsewhere; single warps; such with short steps, which fit into the 99 KB of compute capability 8.6;
+#: single warps that load operands which lie anywhere, so that none is copied, some of them for a small K. A step is one
+#: of as many bytes of K as the tile is deep.
 TENSOR_SPEEDS = {
     "groups": (
         Speed(GroupTile(128, 256, 2, 4), 1, 0.65, 0.65, 3.3, 1),
@@ -167,6 +172,10 @@ TENSOR_SPEEDS = {
         Speed(GroupTile(128, 128, 2, 6), 1, 0.38, 0.38, 4.0, 1),
         Speed(GroupTile(128, 64, 1, 8), 1, 0.26, 0.26, 3.0, 1),
         Speed(GroupTile(64, 64, 1, 6, 2), 2, 0.17, 0.22, 2.6, 1),
+    ),
+    "loaded": (
+        Speed(LoadedTile(64, 64, 1, 4, 3), 3, 0.47, 1.2, 2.2, 1),
+        Speed(LoadedTile(64, 128, 1, 4, 2), 2, 0.80, 1.4, 2.6, 1),
     ),
     "warps": (Speed(WarpTile(128, 256, 64, 64, 3, 128), 1, 1.03, 1.03, 3.0, 1), *SMALL_WARP_SPEEDS),
     "short warps": (Speed(WarpTile(128, 256, 64, 64, 4), 1, 0.55, 0.55, 3.0, 1), *SMALL_WARP_SPEEDS),
@@ -214,6 +223,8 @@ SLICE, SLICE_BYTES = 1.0, 8e4
 #: L2 bandwidth of a multiprocessor, in bytes per microsecond of whole lines, if all are busy; if only a few are, each
 #: has up to so many times as much.
 LINES, MAX_SHARE = 1.1e5, 2.0
+#: Microseconds of a row of a tile that threads copy, by the elements that one copies at a time.
+LOAD = {8: 0.001, 4: 0.0015, 2: 0.002, 1: 0.005}
 #: Microseconds of a row of a tile that lies outside of its matrix, and is filled with zeros.
 ZERO = 0.003
 #: Bytes per microsecond of matrices in memory, and of parts of one, which stay in the L2 cache if they are small.
@@ -309,11 +320,11 @@ def predict(
     those of all matrices unless given.
     """
     tile, itemsize, speed = speed.tile, speed.itemsize, _loading(speed, access.widths)
-    tiles, slices, zeros, lines = _tiles(tile, m, n, access.lines)
+    tiles, slices, zeros, (lines, loads) = _tiles(tile, m, n, (access.lines, access.loads))
     multiprocessors = int(multiprocessors * SLICES[slices])
     blocks = tiles * batch * parts * slices
-    work, rest, launch = _costs(speed, n, blocks, multiprocessors, lines)
-    is_stream = nbytes is None and isinstance(tile, GroupTile)
+    work, rest, launch = _costs(speed, n, blocks, multiprocessors, lines, loads)
+    is_stream = nbytes is None and isinstance(tile, GroupTile) and not isinstance(tile, LoadedTile)
     if is_stream and blocks <= multiprocessors:
         work = max(work, ZERO * zeros)
     steps = ceil_div(ceil_div(k, tile.depth), parts * slices)
@@ -359,19 +370,19 @@ def _loading(speed, widths):
     return speed._replace(work=factor * speed.work, latency=factor * speed.latency)
 
 
-def _tiles(tile, m, n, lines):
-    """(tiles of a matrix, slices of K, rows of zeros that a tile copies at most, lines) of a tile, which may be given
-    the operands in turn.
+def _tiles(tile, m, n, pairs):
+    """(tiles of a matrix, slices of K, rows of zeros that a tile copies at most, pairs) of a tile, which may be given
+    the operands in turn; ``pairs`` are numbers of ``a`` and ``b``.
     """
     if not isinstance(tile, GroupTile):
-        return ceil_div(m, tile.rows) * ceil_div(n, tile.columns), 1, 0, lines
-    m, n, lines = (n, m, (lines[1], lines[0])) if tile.swapped else (m, n, lines)
+        return ceil_div(m, tile.rows) * ceil_div(n, tile.columns), 1, 0, pairs
+    m, n, pairs = (n, m, tuple(pair[::-1] for pair in pairs)) if tile.swapped else (m, n, pairs)
     down, across = tile.down(m), ceil_div(n, tile.columns)
     zeros = min(down * tile.rows - m, tile.rows) + across * tile.columns - n
-    return down * across, tile.slices, zeros, lines
+    return down * across, tile.slices, zeros, pairs
 
 
-def _costs(speed, n, blocks, multiprocessors, lines):
+def _costs(speed, n, blocks, multiprocessors, lines, loads):
     """(work, rest, microseconds of a launch) of a tile, with what unaligned rows of operands and results add."""
     tile, work = speed.tile, speed.work
     unaligned = n % WIDE_STORE > 0
@@ -382,6 +393,9 @@ def _costs(speed, n, blocks, multiprocessors, lines):
         return work + stores, speed.rest, LAUNCH
     if not isinstance(tile, GroupTile):
         return work, speed.rest, LAUNCH
+    if isinstance(tile, LoadedTile):
+        work = max(work, tile.rows * LOAD[loads[0]] + tile.columns * LOAD[loads[1]])
+        return work, speed.rest + stores * (not tile.swapped), LAUNCH + CLUSTER * (tile.slices > 1)
     share = min(multiprocessors / min(blocks, multiprocessors), MAX_SHARE)
     copied = tile.rows * lines[0] + tile.columns / tile.cluster * lines[1]
     work = max(work, copied * tile.depth / (LINES * share))
@@ -482,7 +496,7 @@ def choices(
 def _many_parts(speed, m, n, k, batch, multiprocessors, more_than):
     """Yield numbers of parts of a long K with which all multiprocessors have equally many blocks of a few tiles."""
     tile = speed.tile
-    tiles = batch * _tiles(tile, m, n, (1.0, 1.0))[0]
+    tiles = batch * _tiles(tile, m, n, ())[0]
     if getattr(tile, "cluster", 1) > 1 or getattr(tile, "swapped", False) and m > tile.columns:
         return
     most = min(MAX_ELEMENTS // (batch * m * n), ceil_div(k, tile.depth) // MIN_LONG_STEPS)

@@ -31,6 +31,7 @@ from gpukit.matmul.align import (
 from gpukit.matmul.cost import MAX_FEW, MAX_JOINED, TENSOR_SPEEDS, Access, choose_tensor, high_pays, tensor_time
 from gpukit.matmul.fast import SUM_THREADS, choose_sum
 from gpukit.matmul.formats import FORMATS, Format
+from gpukit.matmul.loaded import LOADS, LoadedTile, loaded
 from gpukit.matmul.maps import movable_map
 from gpukit.matmul.operands import Flat, Operand
 from gpukit.matmul.raster import ALL, make_order
@@ -96,9 +97,9 @@ class Rows(NamedTuple):
         step = gcd(self.pitch * item, self.matrix_step * item, self.outer_step * item, LINE)
         return 2.0 - step / LINE if address_of(self.flat) % step == 0 else 2.0
 
-    def width(self, most: int) -> int:
+    def width(self, most: int, widths: tuple = WIDTHS) -> int:
         """The most elements of a row, up to so many, that one access loads wherever they lie."""
-        fits = (n for n in WIDTHS if n <= most and self.begins_aligned(ITEM * n) and self.ends_aligned(ITEM * n))
+        fits = (n for n in widths if n <= most and self.begins_aligned(ITEM * n) and self.ends_aligned(ITEM * n))
         return next(fits, 1)
 
     def begins_aligned(self, unit: int = UNIT) -> bool:
@@ -135,7 +136,9 @@ def tensor_launches(flat: Flat, m: int, n: int, name: str, work):
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
     tile, parts = choose_tensor(m, n, k * form.itemsize, batch, multiprocessors, kind, _access_to(operands))
     launches, summed = _group_launches, parts
-    if isinstance(tile, SmallTile):
+    if isinstance(tile, LoadedTile):
+        launches = _loaded_launches
+    elif isinstance(tile, SmallTile):
         # The last block of a tile adds up a few parts; many are for a launch of their own.
         launches, summed = _small_launches, parts if parts > MAX_JOINED else 1
     elif isinstance(tile, ShallowTile):
@@ -169,7 +172,7 @@ def reads_grouped(flat: Flat, m: int, n: int, name: str) -> bool:
     """Whether operands of which one is grouped are multiplied as they lie."""
     form, has_groups, found = FORMATS[name], _check_capability(), both_rows(flat, m, n)
     kind, copied = _choose_kind(found, form, (PLAIN, PLAIN), (m, n, flat.k, flat.batch), has_groups)
-    if kind == "small":
+    if kind in ("small", "loaded"):
         return True
     fits = [rows.outer_step % rows.pitch == 0 if rows.along else rows.inner * rows.step <= rows.pitch for rows in found]
     return kind in ("groups", "few") and all(
@@ -228,6 +231,8 @@ def _choose_kind(found: list[Rows], form: Format, ways: tuple, sizes: tuple, has
         ways_to_go += [("few", copied) for _, copied in ways_to_go]
     if plain:
         ways_to_go.append(("small", []))
+    if plain and has_groups and copied:
+        ways_to_go.append(("loaded", []))
     shape = m, n, k * form.itemsize, batch, cuda.get_current_device().MULTIPROCESSOR_COUNT
 
     def predicted(way):
@@ -243,7 +248,8 @@ def _access_to(operands: list[Rows], copied: tuple | list = ()) -> Access:
     """How operands are read where some are copied first."""
     lines_a, lines_b = (1.0 if which in copied else rows.lines() for which, rows in enumerate(operands))
     width_a, width_b = (rows.width(WIDTHS[0] if rows.along else ACROSS) for rows in operands)
-    return Access((lines_a, lines_b), (width_a, width_b))
+    loads_a, loads_b = (rows.width(LOADS[0], LOADS) for rows in operands)
+    return Access((lines_a, lines_b), (width_a, width_b), (loads_a, loads_b))
 
 
 def _across_at_best(found: list[Rows], form: Format, ways: tuple, has_groups: bool) -> int | None:
@@ -330,18 +336,43 @@ def _group_launches(tile, name, sizes, operands, out, stores, factors, work):
         operands, m, n = operands[::-1], n, m
     layout = _layout_of(operands)
     kernel, found_boxes = warpgroups(tile, name, layout, *stores), boxes(tile, name, layout)
-    intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
-    of_cluster = tile.cluster * tile.slices
-    if of_cluster > 1:
-        intrinsics.set_cluster_size(kernel, of_cluster)
     maps = [movable_map(array_of(rows), box, work) for rows, box in zip(operands, found_boxes, strict=True)]
-    down, across, steps = tile.down(m), ceil_div(n, tile.columns), ceil_div(k, FORMATS[name].depth)
     inner = tuple(rows.inner or (ALL if rows.along else 1) for rows in operands)
-    order = make_order(down, across, steps, parts, batch, tuple(rows.rule for rows in operands), inner)
     asides = tuple(
         np.uint32((rows.outer_step // rows.pitch if rows.along else rows.step) if rows.inner else 0)
         for rows in operands
     )
+    launch, order, partials = _stay(kernel, tile, name, (m, n, k, parts, batch), operands, inner, work)
+    out = out.view(np.float32) if is_turned(name, layout) else out
+    yield launch, (*maps, out, (np.uint32(m), np.uint32(n)), order, asides, factors, partials)
+
+
+def _loaded_launches(tile, name, sizes, operands, out, stores, factors, work):
+    """The same for operands that threads copy."""
+    m, n, k, parts, batch = sizes
+    if tile.swapped:
+        operands, m, n = operands[::-1], n, m
+    widths = tuple(rows.width(LOADS[0], LOADS) for rows in operands)
+    kernel = loaded(tile, name, _layout_of(operands), *stores, widths)
+    bits = [rows.flat.view(np.uint16) for rows in operands]
+    heads, words = zip(*(whole_chunks(x, 4) for x in bits), strict=True)
+    inner = tuple(rows.inner or ALL for rows in operands)
+    launch, order, partials = _stay(kernel, tile, name, (m, n, k, parts, batch), operands, inner, work)
+    a, b = operands
+    sizes = tuple(np.uint32(size) for size in (m, n, k, a.pitch, b.pitch, *heads))
+    matrix_steps = tuple(map(np.uint64, (a.step, b.step, a.outer_step, b.outer_step)))
+    yield launch, (*bits, *words, out, sizes, order, matrix_steps, factors, partials)
+
+
+def _stay(kernel, tile, name, sizes, operands, inner, work):
+    """Configure a launch whose blocks stay on their multiprocessors: (launch, order of tiles, sums of slices)."""
+    m, n, k, parts, batch = sizes
+    intrinsics.allow_dynamic_shared(kernel, tile.shared_bytes)
+    of_cluster = tile.cluster * tile.slices
+    if of_cluster > 1:
+        intrinsics.set_cluster_size(kernel, of_cluster)
+    down, across, steps = tile.down(m), ceil_div(n, tile.columns), ceil_div(k, FORMATS[name].depth)
+    order = make_order(down, across, steps, parts, batch, tuple(rows.rule for rows in operands), inner)
     blocks, held = int(order.tiles) * tile.slices, 0
     if tile.slices == 1:
         clusters = max(cuda.get_current_device().MULTIPROCESSOR_COUNT * tile.resident // of_cluster, 1)
@@ -349,9 +380,7 @@ def _group_launches(tile, name, sizes, operands, out, stores, factors, work):
     else:
         held = blocks * tile.rows * tile.columns
     launch = configure_quietly(kernel, blocks, tile.threads, work.stream, tile.shared_bytes)
-    out = out.view(np.float32) if is_turned(name, layout) else out
-    partials = work.take("partials", held, dtype_of_type(FORMATS[name].total))
-    yield launch, (*maps, out, (np.uint32(m), np.uint32(n)), order, asides, factors, partials)
+    return launch, order, work.take("partials", held, dtype_of_type(FORMATS[name].total))
 
 
 def _layout_of(operands):
@@ -421,11 +450,11 @@ def _tile_launches(kernel, tile, name, sizes, operands, arrays, heads, out, fact
     yield launch, (*arrays, out, sizes, order, matrix_steps, factors, *more)
 
 
-def whole_chunks(bits: Any) -> tuple[int, Any]:
-    """Count the elements before the first multiple of 16 bytes, and view the 16-byte chunks after them as words."""
+def whole_chunks(bits: Any, unit: int = UNIT) -> tuple[int, Any]:
+    """Count the elements before the first multiple of 16 bytes, and view the chunks of so many after them as words."""
     item = dtype_of(bits).itemsize
-    head = min(-address_of(bits) % UNIT // item, bits.size)
-    words = (bits.size - head) * item // UNIT * (UNIT // 4)
+    head = min(-address_of(bits) % unit // item, bits.size)
+    words = (bits.size - head) * item // unit * (unit // 4)
     return head, device_array_of((words,), (4,), np.uint32, bits, head * item)
 
 

@@ -47,11 +47,11 @@ def test_the_products_need_no_local_memory():
 
 
 def test_products_on_tensor_cores_are_listed_with_the_kernels_of_their_tiles():
-    from gpukit.matmul import shallow, sliced, small, warpgroups, warps
+    from gpukit.matmul import loaded, shallow, sliced, small, warpgroups, warps
 
     groups = warpgroups.GroupTile
     tiles = {"warpgroups": groups, "turned": groups, "warps": warps.WarpTile, "small": small.SmallTile}
-    tiles |= {"shallow": shallow.ShallowTile, "sliced": sliced.SlicedTile}
+    tiles |= {"loaded": loaded.LoadedTile, "shallow": shallow.ShallowTile, "sliced": sliced.SlicedTile}
     found = code.tensor_products()
     assert {name for name, _ in found} == set(tiles) == set(code.TENSOR_PRODUCTS)
     assert all(type(tile) is tiles[name] for name, tile in found)

@@ -15,7 +15,7 @@ from gpukit._host.call import forget, without_launches
 from gpukit.backend import cuda, uint32
 from gpukit.errors import LaunchError
 from gpukit.matmul import api as host
-from gpukit.matmul import raster, shifted, tensor, warpgroups, warps
+from gpukit.matmul import loaded, raster, shifted, tensor, warpgroups, warps
 from gpukit.matmul.cost import DOUBLE_SPEEDS, MAX_FEW, TENSOR_SPEEDS, choose_tensor
 from gpukit.matmul.formats import FORMATS
 from gpukit.matmul.shallow import ShallowTile
@@ -331,6 +331,41 @@ def test_no_tile_has_a_finding(kind, place, name, order, capability, monkeypatch
     check(out, wide_a, wide_b, name, -2, 3, old)
 
 
+#: How the operands lie, elements that a thread copies of each at a time, M, N, K, and changes of the tile.
+LOADED = [
+    ("NN", (1, 4), (70, 132, 141), {}),
+    ("TT", (2, 1), (70, 67, 141), {"slices": 2}),
+    ("NT", (8, 2), (65, 70, 144), {"swapped": True}),
+    ("TN", (4, 1), (68, 67, 205), {"rows": 128, "groups": 2}),
+]
+
+
+@pytest.mark.parametrize(("layout", "widths", "shape", "changes"), LOADED)
+def test_threads_copy_rows_that_begin_anywhere(layout, widths, shape, changes, monkeypatch):
+    """Two matrices, in memory that begins at any element, with what a trace finds, and with factors."""
+    tile = TENSOR_SPEEDS["loaded"][0].tile._replace(**changes)
+    prefer(monkeypatch, "loaded")
+    monkeypatch.setattr(tensor, "choose_tensor", lambda *_: (tile, 1))
+    m, n, k = shape
+    a, wide_a = behind_others((2, m, k), layout[0], widths[0])
+    b, wide_b = behind_others((2, k, n), layout[1], widths[1])
+    out = cuda.to_device(np.full((2, m, n), np.nan, np.float16))
+    ((launch, arguments),) = matmul.steps("fast", a, b, out)
+    assert launch.dispatcher.py_func.__name__ == "loaded"
+    assert gpukit.trace(launch, *arguments).findings == []
+    check(out, wide_a, wide_b, "float16")
+    out = cuda.to_device(np.ones((2, m, n), np.float16))
+    check(multiply(a, b, "float16", alpha=-2, beta=3, out=out), wide_a, wide_b, "float16", -2, 3, 1.0)
+
+
+def behind_others(shape, layout, width):
+    """(matrices in memory whose rows, or columns, begin behind so many NaNs, their values)."""
+    stored, values = random_matrix(shape, "float16")
+    axis, order = (2, (0, 1, 2)) if layout == "N" else (1, (0, 2, 1))
+    held = laid_out(np.insert(stored, [0] * width, np.nan, axis), order)
+    return (held[:, :, width:] if layout == "N" else held[:, width:]), values
+
+
 #: Kinds of tiles that leave parts of K to a launch of its own, the tile, how the operands lie, parts.
 PARTS = [
     ("groups", 8, "float16", (0, 2, 1), 3),
@@ -391,7 +426,7 @@ def test_a_forgotten_wait_is_found(module, name, kind, capability, monkeypatch):
         make.cache_clear()
 
 
-@pytest.mark.parametrize(("kind", "size"), [("small", 9), ("groups", 24), ("none", 9)])
+@pytest.mark.parametrize(("kind", "size"), [("small", 9), ("loaded", 9), ("groups", 24), ("none", 9)])
 def test_heads_of_attention(kind, size, monkeypatch):
     """Stored token by token, queries by keys and weights by values; no copy where the operands can be read so."""
     forget()
@@ -470,9 +505,11 @@ def test_tiles_of_single_warps_fit_into_any_device():
 def test_every_tile_of_groups_has_a_kernel_and_memory():
     """Kernels are made, not compiled; a multiprocessor has 228 KB, of which it takes 1 KB for each block."""
     kinds = ("groups", "float16", "TN"), ("few", "int8", "NT"), ("across a", "tf32", "TT"), ("across b", "tf32", "NN")
+    kinds += (("loaded", "float16", "NN"),)
     for kind, name, layout in kinds:
         for speed in TENSOR_SPEEDS[kind]:
-            warpgroups.warpgroups(speed.tile, name, layout, False, True)
+            make = loaded.loaded if kind == "loaded" else warpgroups.warpgroups
+            make(speed.tile, name, layout, False, True)
             assert speed.resident * (speed.tile.shared_bytes + 1024) <= 228 * 1024
 
 
