@@ -252,8 +252,9 @@ COPY_ROWS, COPY_ROWS_BYTES = 3.0, 3.9e6
 #: four elements then: ``a`` beside a ``b`` that has such copies, and any other operand. The cost of transposing one:
 #: microseconds, and bytes per microsecond; max elements of the copy.
 TURN_LAST_GAIN, TURN_GAIN, TURN, TURN_BYTES, MAX_TURNED = 0.027, 0.066, 3.0, 3.5e6, 1 << 27
-#: The largest tile where both operands lie across K, by `gpukit.matmul.streamed.streamed`.
-STREAMED = SPEEDS[0]._replace(work=1.18, latency=1.18, rest=6.0)
+#: The largest tile where both operands lie across K, by `gpukit.matmul.streamed.streamed`: 6 % less than it takes, as
+#: what is predicted for the smaller tiles is that much too low.
+STREAMED = SPEEDS[0]._replace(work=1.115, latency=1.115, rest=5.0)
 #: Limits on cutting K: parts, elements of all parts, steps of a part, matrices; steps of a part where there are more
 #: parts.
 MAX_PARTS, MAX_ELEMENTS, MIN_STEPS, MAX_MATRICES, MIN_LONG_STEPS = 96, 16 << 20, 2, MAX_GRID_YZ, 16
