@@ -168,8 +168,9 @@ def _sum(problem: Problem):
         check_apart("out", problem.out, x=x)
     out = problem.output((1,))
     if x.shape[0] == 0:
-        out.copy_to_device(np.zeros(1, np.float32), stream=problem.stream)
-        return []
+        first, again, _ = _operations("sum", x)
+        x = as_device_array(x) if cuda.is_cuda_array(x) else x
+        return _launches(problem, x, frozenset({0}), first, again, 0, out)
     x = problem.on_device(x)
     if address_of(x) % 16:
         x = problem.copy(x)
@@ -241,7 +242,7 @@ def _launches(problem, x, axes, first, again, count, out):
         made = _where_it_is(x, axes, first, count, out, gap is None, problem)
         if made is not None:
             return made
-    flat, form = _flatten(x, axes, problem.on_device, first.commutative)
+    flat, form = _flatten(x, axes, problem, first.commutative)
     if straight:
         return launches(flat, form, first, again, out.reshape(out.size), problem.work, problem.stream, count)
     # The results come in the order in memory of the kept axes: it costs less to transpose these than the elements.
@@ -308,16 +309,17 @@ def _check_axes(axis, dimensions):
 # -- the form that the kernels take ----------------------------------------------------------------
 
 
-def _flatten(x, axes, on_device, commutative=True):
+def _flatten(x, axes, problem, commutative=True):
     """(flat, form): ``x`` and its axes as `launches` takes them."""
     if x.size == 0:
         # The kernels are passed an element that they do not read.
         kept = math.prod(n for i, n in enumerate(x.shape) if i not in axes)
-        return cuda.device_array(1, x.dtype), [(kept, False), (0, True)]
+        return problem.work.take("unread", 1, x.dtype), [(kept, False), (0, True)]
     order, gap = _memory_order(x, axes, commutative)
     sizes, itemsize = [(x.shape[i], i in axes) for i in order], x.dtype.itemsize
     if isinstance(x, np.ndarray) or gap is None:
-        return on_device(x.transpose(order) if isinstance(x, np.ndarray) else x).reshape(x.size), _groups(sizes)
+        x = problem.on_device(x.transpose(order) if isinstance(x, np.ndarray) else x)
+        return x.reshape(x.size), _groups(sizes)
     if gap == 0:
         return device_array_of((x.size,), (itemsize,), x.dtype, x), _groups(sizes)
     length = math.prod(n for n, _ in sizes[gap:])

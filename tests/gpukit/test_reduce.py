@@ -13,6 +13,7 @@ from layouts import view_on_device
 
 import gpukit
 from gpukit import operators, reduce
+from gpukit._host.call import CACHE
 from gpukit.backend import cuda
 from gpukit.reduce import api, cost, ladder
 
@@ -571,6 +572,16 @@ def test_ladder_takes_strided_and_misaligned_arrays():
         for variant in ("sequential", "one_launch"):
             got = reduce.sum_by(on_device[part], variant).copy_to_host()
             assert abs(got[0] - x[part].sum(dtype=np.float64)) < 1e-3
+
+
+def test_no_elements_are_summed_by_launches_that_are_repeated():
+    """A CUDA graph can record them, too: nothing is copied from the host."""
+    nothing, out = cuda.device_array(0, np.float32), cuda.to_device(np.ones(1, np.float32))
+    before = len(CACHE.calls)
+    for _ in range(2):
+        out.copy_to_device(np.ones(1, np.float32))
+        assert reduce.sum_by(nothing, out=out).copy_to_host() == reduce.sum_by(nothing).copy_to_host() == 0
+    assert len(CACHE.calls) == before + 2
 
 
 def test_atomic_sum():
