@@ -117,15 +117,49 @@ def stream_for(stream, array) -> Any:
         return stream_of(stream)
     handle, library = 0, library_of(array)
     if library == "torch" and getattr(array, "is_cuda", False):
-        handle = _make_current_of_torch()(array.get_device())
+        handle = make_current_of_torch()(array.get_device())
     elif library == "cupy":
         current = sys.modules["cupy"].cuda.get_current_stream()
         handle = current.ptr if is_captured(stream_of(current)) else 0
     return _external_stream(handle) if handle else 0
 
 
+def made_current(stream, array) -> Any:
+    """Return a context in which a ``stream=`` argument is the current stream of the array's library; None if it is.
+
+    The memory of PyTorch's and CuPy's new arrays is that of the current stream: once they are gone, what is queued
+    there next may use it, while work on another stream still does.
+    """
+    library = library_of(array)
+    if library == "torch" and getattr(array, "is_cuda", False):
+        handle, device = handle_of(stream_of(stream)), array.get_device()
+        if make_current_of_torch()(device) != handle:
+            return sys.modules["torch"].cuda.stream(stream_of_torch(handle, device))
+    elif library == "cupy":
+        handle = handle_of(stream_of(stream))
+        if sys.modules["cupy"].cuda.get_current_stream().ptr != handle:
+            return stream if library_of(stream) == "cupy" else _stream_of_cupy(handle)
+    return None
+
+
+@functools.lru_cache(maxsize=256)
+def stream_of_torch(handle: int, device: int) -> Any:
+    """PyTorch's object for a stream of a device."""
+    streams = sys.modules["torch"].cuda
+    return streams.ExternalStream(handle, device=device) if handle else streams.default_stream(device)
+
+
+@functools.lru_cache(maxsize=256)
+def _stream_of_cupy(handle):
+    streams = sys.modules["cupy"].cuda
+    with warnings.catch_warnings():
+        # Its successor destroys the stream with the object that is made here, in some releases.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return streams.ExternalStream(handle) if handle else streams.Stream.null
+
+
 @functools.cache
-def _make_current_of_torch():
+def make_current_of_torch():
     """Return what gives the handle of PyTorch's current stream by a device's number.
 
     The private function takes a tenth of the time of the public one. A release may be without it.

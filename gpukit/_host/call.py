@@ -39,7 +39,7 @@ from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import as_device_array, is_captured, library_of, span, stream_for
+from gpukit._host.arrays import as_device_array, is_captured, library_of, made_current, span, stream_for
 from gpukit._host.kernel_cache import keep_compiled
 from gpukit._host.new_arrays import free_lent_memory, make_recorded_allocate
 from gpukit._host.prepared import prepare
@@ -75,7 +75,8 @@ def call(plan: Callable, inputs: tuple, out=None, stream=None, settings: tuple =
     -------
     array
         ``out``, or a new array of the same library as the first input. A NumPy array is complete; work on a device
-        array may be under way. A list of arrays if the planner declares several.
+        array may be under way. A list of arrays if the planner declares several. PyTorch and CuPy allocate them as
+        while ``stream`` is the current one.
     """
     latest = None
     try:  # all of this is here because a small problem waits for it: each further function takes a few percent
@@ -97,11 +98,15 @@ def call(plan: Callable, inputs: tuple, out=None, stream=None, settings: tuple =
                 if CACHE.crowded:
                     CACHE.touch(recorded.key)
                 return recorded.again(pointers, out)
-    found = stream_for(stream, inputs[0] if inputs else None)
+    like = inputs[0] if inputs else None
+    found = stream_for(stream, like)
     if found and stream is None:  # the current one of the arrays' library
         return call(plan, inputs, out, found, settings)
     if is_captured(found):
         return _call_in_graph(plan, inputs, out, found, settings)
+    if stream is not None and out is None and (current := made_current(stream, like)):
+        with current:
+            return call(plan, inputs, out, found, settings)
     recorded, key, pointers = CACHE.find(plan, inputs, out, found, settings)
     if recorded is not None:
         return recorded.again(pointers, out)

@@ -11,7 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import address_of, allocate, as_device_array, handle_of, library_of, name_of, stream_for
+from gpukit._host.arrays import (
+    address_of,
+    allocate,
+    as_device_array,
+    handle_of,
+    library_of,
+    make_current_of_torch,
+    name_of,
+    stream_for,
+    stream_of_torch,
+)
 from gpukit._host.keys import array_key
 from gpukit._numba import cuda_api_error, device_pointer, free_when_short, make_array_in
 from gpukit.backend import cuda, on_gpu
@@ -62,7 +72,7 @@ def make_recorded_allocate(like, stream) -> Callable[[int], Any]:
 def make_like(like, shape: tuple, dtype, stream=0) -> Callable[[list], Any]:
     """Make a function that makes one array after another as `new_like` does, and adds its address to a list."""
     if library_of(like) == "torch":
-        return _make_like_torch(like, shape, _torch_dtype(dtype))
+        return _make_like_torch(like, shape, _torch_dtype(dtype), handle_of(stream))
     if library_of(like) == "cupy":
         kind = type(like)
 
@@ -76,7 +86,7 @@ def make_like(like, shape: tuple, dtype, stream=0) -> Callable[[list], Any]:
     return _make_like_numba(shape, np.dtype(dtype), stream)
 
 
-def _make_like_torch(like, shape, dtype):
+def _make_like_torch(like, shape, dtype, handle):
     torch: Any = sys.modules["torch"]
     shape, device, index = tuple(map(int, shape)), like.device, like.get_device()
     strides, alone = _torch_strides(shape), torch.cuda.device_count() == 1
@@ -96,7 +106,23 @@ def _make_like_torch(like, shape, dtype):
         pointers.append(array.data_ptr())
         return array
 
-    return make_here if here is not None and alone else make_there
+    make = make_here if here is not None and alone else make_there
+    if not handle:  # where it is not the current one, a call has made it so
+        return make
+    current_handle, stream = make_current_of_torch(), stream_of_torch(handle, index)
+    current_stream, set_stream = torch.cuda.current_stream, torch.cuda.set_stream
+
+    def make_in_stream(pointers):
+        if current_handle(index) == handle:
+            return make(pointers)
+        before = current_stream(index)
+        set_stream(stream)
+        try:
+            return make(pointers)
+        finally:
+            set_stream(before)
+
+    return make_in_stream
 
 
 def _torch_strides(shape):

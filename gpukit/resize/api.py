@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import check_alike, check_apart, check_array, check_not_captured, dtype_of, span, stream_for
+from gpukit._host.arrays import (
+    check_alike,
+    check_apart,
+    check_array,
+    check_not_captured,
+    dtype_of,
+    made_current,
+    span,
+    stream_for,
+)
 from gpukit._host.call import Problem, call
 from gpukit._host.checks import check_dtype
 from gpukit._host.new_arrays import new_like
@@ -354,8 +363,11 @@ def _fit_sequence(settings, images, out, stream):
     request, images = make(*parameters), list(images)
     if not images:
         raise ValueError("image is an empty sequence; it must hold at least one image")
-    stream = stream_for(stream, images[0])
+    given, stream = stream, stream_for(stream, images[0])
     check_not_captured(stream, "a sequence of images needs a table, which is copied from the host")
+    if out is None and given is not None and (current := made_current(given, images[0])):
+        with current:
+            return _fit_sequence(settings, images, out, given)
     like, located = images[0], frames.locate(images, stream)
     if located is None:
         frames.check_images(images)

@@ -224,7 +224,7 @@ def _selected(inputs, stream):
     with state.lock:  # the count is the stream's until it has been read
         _, count = _count_of(state)
         count[0] = -1
-        made = call(_select, inputs, None, target, ())
+        made = call(_select, inputs, None, target or stream, ())
         if made.shape[0] == 0:
             return made
         for _ in range(LOOKS):

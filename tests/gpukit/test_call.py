@@ -1,6 +1,7 @@
 """`gpukit._host`: a call like an earlier one repeats its launches, and does what the earlier one did."""
 
 import contextlib
+import functools
 import gc
 import threading
 import weakref
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from layouts import laid_out
 
-from gpukit import conv, launching, matmul, reduce, scan, transpose
+from gpukit import conv, launching, matmul, reduce, resize, scan, transpose
 from gpukit._host import call as calls
 from gpukit._host import keys, prepared
 from gpukit._host.arrays import check_apart, check_array
@@ -418,6 +419,62 @@ def test_calls_are_made_on_pytorchs_current_stream():
             assert float(got) == 20 * x.numel()
             assert float(reduce.reduce(x, stream=s)) == 20 * x.numel()
         assert float(reduce.reduce(x)) == 20 * x.numel()
+
+
+def pytorchs_streams(torch):
+    """(A stream, the default one, what makes one current, the handle of the stream in whose memory a new array is)."""
+
+    def stream_of(make):
+        array = make()
+        segments = [(segment["address"], segment) for segment in torch.cuda.memory_snapshot()]
+        return max(found for found in segments if found[0] <= array.data_ptr())[1]["stream"]
+
+    return torch.cuda.Stream(), torch.cuda.default_stream(), torch.cuda.stream, stream_of
+
+
+def cupys_streams(cupy):
+    """As `pytorchs_streams`."""
+    streams, pool = [cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream.null], cupy.get_default_memory_pool()
+
+    def bytes_without(stream):
+        pool.free_all_blocks(stream=stream)
+        return pool.total_bytes()
+
+    def stream_of(make):
+        array = make()
+        pool.free_all_blocks()
+        before = pool.total_bytes()
+        del array
+        return next(stream.ptr for stream in streams if bytes_without(stream) < before)
+
+    return *streams, lambda stream: stream, stream_of
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_results_are_in_the_memory_of_the_stream_of_the_call(library):
+    """Once a result is gone, what is queued in another stream must not get its memory while the call writes it."""
+    module = pytest.importorskip(library)
+    x, image = RANDOM.random(3 << 20, np.float32), np.zeros((40, 50, 3), np.uint8)
+    x, image = (module.asarray(array) if library == "cupy" else module.tensor(array).cuda() for array in (x, image))
+    functions = {
+        "reduce": lambda **k: reduce.reduce(x.reshape(3, -1), 0, **k),
+        "sort": lambda **k: scan.sort(x, **k),
+        "topk": lambda **k: scan.topk(x, 1 << 20, **k).values,
+        "compress": lambda **k: scan.compress(x > 0.5, x, **k),
+        "resize": lambda **k: resize.resize([image, image], (500, 900), **k),
+    }
+    stream, default, current, stream_of = (pytorchs_streams if library == "torch" else cupys_streams)(module)
+    handles = {own: getattr(own, "cuda_stream" if library == "torch" else "ptr") for own in (stream, default)}
+    for name, function in functions.items():
+        for own, other in ((stream, default), (default, stream)):
+            for turn in range(3):  # planned, found by its key, found among the latest
+                cuda.synchronize()
+                with current(other):
+                    assert stream_of(functools.partial(function, stream=own)) == handles[own], (name, turn)
+                with current(own):
+                    assert stream_of(functools.partial(function, stream=own)) == handles[own], (name, turn)
+                    assert stream_of(function) == handles[own], (name, turn)
 
 
 def convolution(x, weight):

@@ -1,6 +1,7 @@
 """New arrays of any library, and memory that is lent to one array of Numba after another."""
 
 import random
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -44,6 +45,54 @@ def test_new_outputs_are_those_of_their_library(library, monkeypatch):
             assert all(type(array) is type(like) for array in made)
             assert list(map(array_key, made)) == [(expected, at) for at in addresses]
             assert len(set(addresses)) == 3 or 0 in shape
+
+
+class Tensor:
+    """One of PyTorch, as far as new ones like it need it."""
+
+    __module__, device = "torch", "cuda:0"
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def get_device(self):
+        return 0
+
+    def data_ptr(self):
+        return 4096
+
+
+def test_new_tensors_are_in_the_memory_of_the_stream(monkeypatch):
+    """And the current stream stays the current one, also where there is no memory."""
+    current, room = [0], [True]
+
+    def allocate(shape, strides, dtype):
+        if not room[0]:
+            raise MemoryError
+        return Tensor(current[0])
+
+    streams = SimpleNamespace(
+        device_count=lambda: 1,
+        current_stream=lambda device: current[0],
+        set_stream=lambda stream: current.__setitem__(0, stream),
+        ExternalStream=lambda handle, device: handle,
+    )
+    private = SimpleNamespace(
+        _dynamo=SimpleNamespace(guards=SimpleNamespace(_empty_strided_cuda=allocate)),
+        _cuda_getCurrentRawStream=lambda device: current[0],
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=streams, _C=private))
+    for module, name in ((new_arrays, "make_current_of_torch"), (new_arrays, "stream_of_torch")):
+        monkeypatch.setattr(module, name, getattr(module, name).__wrapped__)  # nothing of this is kept
+    monkeypatch.setattr(new_arrays, "_torch_dtype", str)
+    make, addresses = make_like(Tensor(0), (3,), np.dtype(np.float32), SimpleNamespace(handle=7)), []
+    for now in (0, 7, 5):
+        current[0] = now
+        assert make(addresses).stream == 7 and current == [now]
+    room[0] = False
+    with pytest.raises(MemoryError):
+        make(addresses)
+    assert current == [5] and addresses == [4096] * 3
 
 
 def numba_array():
