@@ -371,6 +371,19 @@ def make_is_captured(handle: int) -> Callable[[], bool]:
     return lambda: ask() == 0 and status.value != 0
 
 
+def make_is_device(device: int) -> Callable[[], bool]:
+    """Make a function that tells whether the device with this number is the thread's current one."""
+    from cuda.bindings import driver
+
+    ask = driver.cuCtxGetDevice
+
+    def is_current():
+        error, number = ask()
+        return not error and int(number) == device
+
+    return is_current
+
+
 @contextlib.contextmanager
 def beside_a_capture():
     """Let this thread allocate memory and load kernels while a stream is captured: otherwise that ends the capture."""

@@ -3,6 +3,7 @@
 import functools
 import sys
 import warnings
+from collections.abc import Callable
 from numbers import Integral
 from typing import Any
 
@@ -14,6 +15,7 @@ from gpukit._numba import (
     device_array_base,
     device_array_class,
     make_is_captured,
+    make_is_device,
     numba_driver,
 )
 from gpukit.backend import cuda, on_gpu
@@ -122,6 +124,48 @@ def stream_for(stream, array) -> Any:
         current = sys.modules["cupy"].cuda.get_current_stream()
         handle = current.ptr if is_captured(stream_of(current)) else 0
     return _external_stream(handle) if handle else 0
+
+
+def device_made_current(arrays: tuple) -> Any:
+    """Return a context in which the device of some arrays is the current one; None if it is.
+
+    ValueError if they are on several devices.
+    """
+    if not has_several_devices():
+        return None
+    numbers = sorted(number for number in {*map(_device_of, arrays)} if number is not None)
+    if len(numbers) > 1:
+        raise ValueError(f"the arrays are on devices {' and '.join(map(str, numbers))}; they must be on the same one")
+    return cuda.gpus[numbers[0]] if numbers and numbers[0] != cuda.get_current_device().id else None
+
+
+def has_several_devices() -> bool:
+    """Whether there is more than one device; on the emulator, whether there may be."""
+    return not on_gpu() or _count_devices() > 1
+
+
+def make_is_current() -> Callable[[], bool]:
+    """Make a function that tells whether the current device still is the same one."""
+    number = cuda.get_current_device().id
+    return make_is_device(number) if on_gpu() else lambda: cuda.get_current_device().id == number
+
+
+@functools.cache
+def _count_devices():
+    return len(cuda.gpus)
+
+
+def _device_of(array):
+    """The number of the device that an array is on; None if all devices can use it, or for anything else."""
+    if array is None or isinstance(array, np.ndarray):
+        return None
+    try:
+        library = library_of(array)
+        if library == "torch":
+            return array.get_device() if array.is_cuda else None
+        return array.device.id if library == "cupy" else array.gpu_data.context.device.id
+    except AttributeError:
+        return None
 
 
 def made_current(stream, array) -> Any:

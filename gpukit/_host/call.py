@@ -39,7 +39,15 @@ from typing import Any
 
 import numpy as np
 
-from gpukit._host.arrays import as_device_array, is_captured, library_of, made_current, span, stream_for
+from gpukit._host.arrays import (
+    as_device_array,
+    device_made_current,
+    is_captured,
+    library_of,
+    made_current,
+    span,
+    stream_for,
+)
 from gpukit._host.kernel_cache import keep_compiled
 from gpukit._host.new_arrays import free_lent_memory, make_recorded_allocate
 from gpukit._host.prepared import prepare
@@ -98,6 +106,9 @@ def call(plan: Callable, inputs: tuple, out=None, stream=None, settings: tuple =
                 if CACHE.crowded:
                     CACHE.touch(recorded.key)
                 return recorded.again(pointers, out)
+    if device := device_made_current((*inputs, out)):
+        with device:
+            return call(plan, inputs, out, stream, settings)
     like = inputs[0] if inputs else None
     found = stream_for(stream, like)
     if found and stream is None:  # the current one of the arrays' library

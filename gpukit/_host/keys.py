@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gpukit._host.arrays import has_several_devices, make_is_current
 from gpukit._numba import make_is_captured
 from gpukit.backend import on_gpu
 
@@ -80,7 +81,7 @@ def make_locate(arrays: tuple, handle: int = 0, repeats: bool = False) -> Callab
     repeats : bool
         It is for repeating a call of a host function on a stream. Addresses, modulo `ALIGNMENT`, must be those of the
         arrays here. The stream must not be captured for a CUDA graph. If it is the default one, it must be the current
-        one of the arrays' library too.
+        one of the arrays' library too. The current device must be that of now.
 
     Returns
     -------
@@ -104,10 +105,17 @@ def make_locate(arrays: tuple, handle: int = 0, repeats: bool = False) -> Callab
     makers = {"torch": _make_torch_locate, "cupy": _make_cupy_locate, "numba": _make_numba_locate}
     keys, pointers = zip(*found, strict=True)
     locate = makers[library](arrays, keys, [pointer % ALIGNMENT for pointer in pointers], handle, repeats)
-    if not (repeats and handle and on_gpu()):
+    if not repeats:
         return locate
+    here = _only_where(make_is_current(), locate) if has_several_devices() else locate
+    if not (handle and on_gpu()):
+        return here
     is_captured = make_is_captured(handle)
-    return lambda others, pointers: not is_captured() and locate(others, pointers)
+    return lambda others, pointers: not is_captured() and here(others, pointers)
+
+
+def _only_where(holds, locate):
+    return lambda others, pointers: holds() and locate(others, pointers)
 
 
 def locate_none(arrays: tuple, pointers: Any) -> bool:

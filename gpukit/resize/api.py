@@ -11,6 +11,7 @@ from gpukit._host.arrays import (
     check_apart,
     check_array,
     check_not_captured,
+    device_made_current,
     dtype_of,
     made_current,
     span,
@@ -363,6 +364,9 @@ def _fit_sequence(settings, images, out, stream):
     request, images = make(*parameters), list(images)
     if not images:
         raise ValueError("image is an empty sequence; it must hold at least one image")
+    if device := device_made_current((*images, out)):
+        with device:
+            return _fit_sequence(settings, images, out, stream)
     given, stream = stream, stream_for(stream, images[0])
     check_not_captured(stream, "a sequence of images needs a table, which is copied from the host")
     if out is None and given is not None and (current := made_current(given, images[0])):

@@ -23,6 +23,7 @@ from gpukit._host.arrays import (
     check_not_captured,
     check_numbers,
     configure_quietly,
+    device_made_current,
     stream_for,
 )
 from gpukit._host.call import Problem, call
@@ -465,6 +466,9 @@ def _extent(x, stream):
     _dtype_of(x)
     if math.prod(x.shape) == 0:
         return 0.0, 1.0
+    if device := device_made_current((x,)):
+        with device:
+            return _extent(x, stream)
     target = stream_for(stream, x)
     check_not_captured(target, "without a range, it waits for the smallest and the largest element")
     found = call(_extremes, (x,), None, target)

@@ -13,6 +13,7 @@ from gpukit._host.arrays import (
     check_array,
     check_not_captured,
     configure_quietly,
+    device_made_current,
     dtype_of,
     name_of,
     stream_for,
@@ -218,6 +219,9 @@ def _count_of(state):
 
 
 def _selected(inputs, stream):
+    if device := device_made_current(inputs):
+        with device:
+            return _selected(inputs, stream)
     target = stream_for(stream, inputs[0])
     check_not_captured(target, "it waits for the number of elements")
     state = state_of(target)

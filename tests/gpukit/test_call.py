@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from layouts import laid_out
 
-from gpukit import conv, launching, matmul, reduce, resize, scan, transpose
+from gpukit import conv, emulator, indexing, launching, matmul, reduce, resize, scan, transpose
 from gpukit._host import call as calls
 from gpukit._host import keys, prepared
 from gpukit._host.arrays import check_apart, check_array
@@ -19,7 +19,7 @@ from gpukit._host.keys import array_key, layout_of, make_locate, settings_key
 from gpukit._host.replay import LaunchCache
 from gpukit._host.transfers import copy_to
 from gpukit._host.work_memory import MAX_ROUNDED, Buffers, WorkMemory, free_work_memory, state_of
-from gpukit.backend import cuda
+from gpukit.backend import cuda, on_gpu
 
 RANDOM = np.random.default_rng(6)
 
@@ -402,6 +402,74 @@ def test_a_graph_gets_launches_that_last(cache, monkeypatch):
     captured.clear()
     check(add, device(), device(), stream=stream)
     assert len(planned) == 5
+
+
+@contextlib.contextmanager
+def two_devices():
+    """Two devices, of the emulator or of the machine, without access to each other's memory."""
+    with contextlib.nullcontext() if on_gpu() else emulator.use_device(count=2):
+        if len(cuda.gpus) < 2:
+            pytest.skip("needs two GPUs")
+        yield
+        forget()
+
+
+ON_ONE_DEVICE = {
+    "planned, then repeated": lambda x, **k: reduce.reduce(x, **k),
+    "several results": lambda x, **k: scan.topk(x, 3, **k)[1],
+    "work memory": lambda x, **k: scan.sort(x.reshape(20, 15)[::2], axis=0, **k),
+    "a result that is waited for": lambda x, **k: scan.compress(x, x, **k),
+    "extremes that are waited for": lambda x, **k: scan.histogram(x, 5, **k)[0],
+    "many images": lambda x, **k: resize.resize([x[:75].reshape(5, 5, 3), x[:147].reshape(7, 7, 3)], (9, 4), **k),
+}
+
+
+@pytest.mark.parametrize("case", ON_ONE_DEVICE)
+def test_calls_are_made_on_the_device_of_their_arrays(case):
+    """Whichever is the current one, by a plan or by an earlier call."""
+    with two_devices():
+        function, found = ON_ONE_DEVICE[case], {0: [], 1: []}
+        for current, number in [(0, 1), (1, 1), (0, 1), (1, 0), (0, 0), (1, 0)] * 2:
+            with cuda.gpus[number]:
+                x, stream = cuda.to_device(np.arange(300.0, dtype=np.float32) % 7), cuda.stream()
+                if case == "many images":  # they are copied to the current device
+                    current = number
+            with cuda.gpus[current]:
+                results = [function(x), function(x, stream=stream)]
+                assert cuda.get_current_device().id == current
+            stream.synchronize()
+            with cuda.gpus[number]:
+                assert [result.gpu_data.context.device.id for result in results] == [number, number]
+                found[number] += [result.copy_to_host() for result in results]
+        for result in found[0] + found[1]:
+            np.testing.assert_array_equal(result, found[0][0])
+        assert len(found[0]) == len(found[1]) == 12
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_calls_are_made_on_the_device_of_arrays_of_other_libraries(library):
+    module = pytest.importorskip(library)
+    with two_devices():
+        for current, number in [(0, 1), (1, 1), (0, 1), (1, 0), (0, 0), (1, 0)] * 2:
+            with module.cuda.device(number) if library == "torch" else module.cuda.Device(number):
+                x = module.arange(300, device="cuda") if library == "torch" else module.arange(300)
+            with module.cuda.device(current) if library == "torch" else module.cuda.Device(current):
+                results = [reduce.reduce(x), scan.topk(x, 1).indices, scan.nonzero(x)[-1:]]
+            assert [result.device for result in results] == [x.device] * 3
+            assert [int(result.reshape(1)[0]) for result in results] == [44850, 299, 299]
+
+
+def test_arrays_on_two_devices_are_refused():
+    with two_devices():
+        x = device()
+        with cuda.gpus[1]:
+            y = device()
+        for _ in range(2):
+            for make in (lambda: indexing.axpy(1, x, y), lambda: scan.sort(y, out=x), lambda: scan.compress(y, x)):
+                with pytest.raises(ValueError, match="the arrays are on devices 0 and 1; they must be on the same"):
+                    make()
+            assert indexing.axpy(1, x, x).shape == indexing.axpy(1, y, y).shape
 
 
 @pytest.mark.gpu
