@@ -1,5 +1,6 @@
 """Arrays of any library: check them, find out where they are, and make more of the same kind."""
 
+import contextlib
 import functools
 import sys
 import warnings
@@ -168,6 +169,31 @@ def _device_of(array):
         return None
 
 
+def plain_tensors(inputs: tuple, out, stream) -> tuple[tuple, Any] | None:
+    """Return (inputs, out) with plain tensors of PyTorch in place of others; None if there are none.
+
+    Others are parameters and further subclasses, what requires grad where gradients are off, and conjugate and negative
+    views, which are copied, on the stream of the call. What PyTorch would compute a gradient of stays.
+    """
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return None
+    made = *(_plain_tensor(array, torch, stream) for array in inputs), _plain_tensor(out, torch, stream, is_out=True)
+    return (made[:-1], made[-1]) if any(new is not old for new, old in zip(made, (*inputs, out), strict=True)) else None
+
+
+def _plain_tensor(tensor, torch, stream, is_out=False):
+    if not isinstance(tensor, torch.Tensor) or tensor.requires_grad and torch.is_grad_enabled():
+        return tensor
+    if type(tensor) is not torch.Tensor or tensor.requires_grad:
+        with torch._C.DisableTorchFunctionSubclass():
+            tensor = tensor.detach().as_subclass(torch.Tensor)
+    if not is_out and (tensor.is_conj() or tensor.is_neg()):
+        with made_current(stream_for(stream, tensor), tensor) or contextlib.nullcontext():
+            tensor = tensor.resolve_conj().resolve_neg()
+    return tensor
+
+
 def made_current(stream, array) -> Any:
     """Return a context in which a ``stream=`` argument is the current stream of the array's library; None if it is.
 
@@ -252,8 +278,14 @@ def handle_of(stream) -> int:
 
 
 def library_of(thing) -> str:
-    """The top-level package of an object's class."""
-    return type(thing).__module__.partition(".")[0]
+    """The top-level package of an object's class; "torch" or "cupy" for a subclass of one that comes from there."""
+    return _library_of_class(type(thing))
+
+
+@functools.cache
+def _library_of_class(kind):
+    names = [base.__module__.partition(".")[0] for base in kind.__mro__]
+    return next((name for name in names if name in ("torch", "cupy")), names[0])
 
 
 def configure_quietly(kernel, grid, block, stream=0, shared_bytes: int = 0) -> Any:
@@ -345,6 +377,8 @@ def check_kind(name, array):
         raise TypeError(f"{name} is a masked array, and its mask would be lost; fill it first: {name}.filled(0)")
     if isinstance(array, np.matrix):
         raise TypeError(f"{name} is a np.matrix; it must be an array: np.asarray({name})")
+    if library_of(array) == "torch" and has_attributes(array, "requires_grad"):
+        _check_tensor(name, array)
     try:
         claims = getattr(array, "__cuda_ndarray__", False)
         interface = getattr(array, "__cuda_array_interface__", None)
@@ -360,6 +394,18 @@ def check_kind(name, array):
         hint = f": np.asarray({name})" if convertible else ""
         raise TypeError(f"{name} is {type_name(array)}; it must be a NumPy array or a device array{hint}")
     _check_interface(name, array, interface)
+
+
+def _check_tensor(name, tensor):
+    """Raise TypeError or ValueError if a tensor of PyTorch cannot be used, and its interface does not say so."""
+    if tensor.requires_grad:
+        raise TypeError(f"{name} requires grad, and no gradient would be computed; it must not: {name}.detach()")
+    if not tensor.is_cuda:
+        raise TypeError(f"{name} is on {tensor.device}; it must be on a GPU or a NumPy array: {name}.cuda()")
+    if tensor.is_conj() or tensor.is_neg():
+        raise TypeError(f"{name} is a view that conjugates or negates; it must be a tensor of its own")
+    if tensor.layout is sys.modules["torch"].strided and tensor.numel() and not tensor.data_ptr():
+        raise ValueError(f"{name} has no memory: its storage has been resized; it must hold {tensor.numel()} elements")
 
 
 @functools.cache

@@ -45,6 +45,7 @@ from gpukit._host.arrays import (
     is_captured,
     library_of,
     made_current,
+    plain_tensors,
     span,
     stream_for,
 )
@@ -121,6 +122,9 @@ def call(plan: Callable, inputs: tuple, out=None, stream=None, settings: tuple =
     recorded, key, pointers = CACHE.find(plan, inputs, out, found, settings)
     if recorded is not None:
         return recorded.again(pointers, out)
+    if key is None and (plain := plain_tensors(inputs, out, stream)):
+        made = call(plan, *plain, stream, settings)
+        return made if out is None else out
     problem = Problem(inputs, out, found, settings)
     return problem.launch(plan(problem), key)
 
@@ -131,6 +135,9 @@ def _call_in_graph(plan, inputs, out, stream, settings):
     The graph makes the launches later, when the memory that calls on a stream share may be gone, or in use on another
     stream. So the call gets memory that stays the graph's, and is not kept for later calls.
     """
+    if plain := plain_tensors(inputs, out, stream):
+        made = _call_in_graph(plan, *plain, stream, settings)
+        return made if out is None else out
     for array in (*inputs, out):
         if array is not None and library_of(array) != "torch" and not getattr(array, "__cuda_ndarray__", False):
             raise RuntimeError(

@@ -144,8 +144,9 @@ def _make_torch_reader(tensor):
         device, dtype = get_device(array), array.dtype
         if device < 0 or array.requires_grad or is_neg(array) or (dtype.is_complex and is_conj(array)):
             return None
-        key += "torch", dtype, shape(array), strides(array), device
-        return address(array)
+        size = shape(array)
+        key += "torch", dtype, size, strides(array), device
+        return address(array) or (0 if 0 in size else None)  # the memory of a tensor can be gone
 
     return read_torch
 
@@ -171,7 +172,7 @@ def _make_torch_locate(tensors, _, residues, handle, repeats):
         i = 0
         for other in others:
             pointer = other.data_ptr()
-            if repeats and pointer % ALIGNMENT != residues[i]:
+            if not pointer or repeats and pointer % ALIGNMENT != residues[i]:
                 return False
             pointers[i] = pointer
             i += 1

@@ -490,7 +490,33 @@ def larger(a, b):
     return max(a, b)
 
 
+class Tensor:
+    """What looks like one of PyTorch."""
+
+    __module__, requires_grad, is_cuda, device = "torch", False, True, "cuda:0"
+
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+
+    is_neg = is_conj = lambda self: True
+
+
+class Image(Tensor):
+    """A subclass, of another package."""
+
+
 REFUSED = [
+    (
+        lambda: reduce.reduce(Tensor(requires_grad=True, is_cuda=False)),
+        TypeError,
+        r"x requires grad, .* must not: x.detach\(\)$",
+    ),
+    (
+        lambda: scan.sort(X, out=Tensor()),
+        TypeError,
+        "out is a view that conjugates or negates; it must",
+    ),
+    (lambda: matmul.matmul(A, Image(is_cuda=False, device="cpu")), TypeError, r"b is on cpu; .*: b.cuda\(\)$"),
     (lambda: matmul.matmul(A, B, alpha=10**400), ValueError, "alpha is beyond the range of float64"),
     (lambda: resize.blob(IMAGE, (2, 2), mean=10**400), ValueError, "mean is beyond the range of float64"),
     (lambda: resize.blob(IMAGE, (2, 2), dtype=None), TypeError, "dtype is None; it must be float32 or float16"),

@@ -760,6 +760,103 @@ def test_arrays_of_other_libraries(library):
         np.testing.assert_allclose(host(got), 21)  # read on the stream that the launch was made on
 
 
+@pytest.mark.gpu
+def test_parameters_are_tensors_where_no_gradient_is_asked_for(cache):
+    torch = pytest.importorskip("torch")
+    x, weight = (torch.nn.Parameter(torch.rand(4, 4, device="cuda")) for _ in range(2))
+    for frozen in (False, True):
+        x.requires_grad_(not frozen)
+        expected, out = (x @ weight).detach(), torch.nn.Parameter(torch.zeros_like(x))
+        with pytest.raises(TypeError, match=r"^(a|b) requires grad, .*: \1.detach\(\)$"):
+            matmul.matmul(x, weight)
+        with pytest.raises(TypeError, match=r"^out requires grad, .*: out.detach\(\)$"):
+            matmul.matmul(x.detach(), weight.detach(), out=out)
+        with torch.no_grad():
+            for _ in range(3):
+                got = matmul.matmul(x, weight)
+                assert type(got) is torch.Tensor and not got.requires_grad
+                torch.testing.assert_close(got, expected)
+                assert matmul.matmul(x, weight, out=out) is out
+                torch.testing.assert_close(out.detach(), expected)
+    assert len(cache.calls) == 2
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        got = matmul.matmul(x, weight)
+    with torch.no_grad():
+        x.fill_(1)
+    graph.replay()
+    torch.testing.assert_close(got, (x @ weight).detach())
+    for _ in range(2):  # planned, and repeated
+        torch.testing.assert_close(reduce.reduce(x.detach(), 0), x.detach().sum(0))
+
+
+@pytest.mark.gpu
+def test_tensors_that_are_seen_otherwise(cache):
+    """As conjugate or negative, which no kernel sees, and as instances of another class."""
+    torch = pytest.importorskip("torch")
+    parts = torch.rand(64, 64, device="cuda")
+    whole, stream, kind = torch.complex(parts, parts + 1), torch.cuda.Stream(), type("Kind", (torch.Tensor,), {})
+    torch.cuda.synchronize()
+    for _ in range(3):
+        for options in ({}, {"stream": stream}):
+            for x in (whole.conj(), whole.conj().imag, whole.real, parts.as_subclass(kind)):
+                got = reduce.reduce(x, 0, **options)
+                torch.cuda.synchronize()
+                torch.testing.assert_close(got, x.as_subclass(torch.Tensor).sum(0))
+    with pytest.raises(TypeError, match="out is a view that conjugates or negates; it must be a tensor of its own"):
+        transpose.transpose(parts, out=torch.empty_like(whole).conj().imag)
+
+
+@pytest.mark.gpu
+def test_tensors_that_are_not_there():
+    torch = pytest.importorskip("torch")
+    for x in (torch.rand(10), torch.rand(10).pin_memory()):
+        with pytest.raises(TypeError, match=r"x is on cpu; it must be on a GPU or a NumPy array: x.cuda\(\)"):
+            reduce.reduce(x)
+    x, y = torch.rand(1000, device="cuda"), torch.zeros(1000, device="cuda", dtype=torch.float64)
+    launch = launching.prepare(negate[1, 32], x.double(), y)
+    for turn in range(2):  # planned, and repeated
+        x.untyped_storage().resize_(0)
+        with pytest.raises(ValueError, match="x has no memory: .* resized; it must hold 1000 elements"):
+            reduce.reduce(x)
+        x.untyped_storage().resize_(4000)
+        x.fill_(turn)
+        assert float(reduce.reduce(x)) == 1000 * turn
+        x = x.double()
+        launch(x, y)
+        assert float(y.sum()) == -1000 * turn
+        x = torch.rand(1000, device="cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_small_empty_and_backward_arrays_of_other_libraries(library):
+    module = pytest.importorskip(library)
+    options = {"device": "cuda"} if library == "torch" else {"dtype": "float32"}
+    for _ in range(3):
+        one, none = module.ones((), **options), module.ones((0, 3), **options)
+        assert float(reduce.reduce(one)) == 1 and reduce.reduce(one).shape == ()
+        assert [float(x) for x in reduce.reduce(none, 0)] == [0, 0, 0]
+        assert reduce.reduce(none, 1).shape == (0,) and scan.sort(none).shape == transpose.transpose(none.T).shape
+        assert matmul.matmul(none.T, none).shape == (3, 3) and float(matmul.matmul(none.T, none).sum()) == 0
+        assert scan.nonzero(none[:, 0]).shape == scan.compress(none[:, 0], none[:, 1]).shape == (0,)
+        assert reduce.sum_by(none[:, 0]).shape == (1,)
+    if library == "torch":
+        return
+    with module.cuda.using_allocator(module.cuda.MemoryPool(module.cuda.malloc_managed).malloc):
+        for _ in range(3):
+            x = module.random.random((40, 50), module.float32)
+            for part in (x, x[::-1], x[:, ::-1], x[5::-2, ::-3].T):
+                module.testing.assert_allclose(reduce.reduce(part, 1), part.sum(1), rtol=1e-5)
+                module.testing.assert_array_equal(scan.sort(part), module.sort(part))
+                module.testing.assert_array_equal(transpose.transpose(part), part.T)
+                module.testing.assert_allclose(matmul.matmul(part, part.T), part @ part.T, rtol=1e-4)
+                module.testing.assert_array_equal(scan.nonzero(part[0] > 0.5), module.nonzero(part[0] > 0.5)[0])
+                out = module.empty_like(x)[::-1]
+                assert scan.sort(x, out=out) is out
+                module.testing.assert_array_equal(out, module.sort(x))
+
+
 @pytest.mark.parametrize(
     "library", ["numba", *(pytest.param(name, marks=pytest.mark.gpu) for name in ("torch", "cupy"))]
 )
