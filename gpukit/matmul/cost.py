@@ -252,6 +252,8 @@ COPY_ROWS, COPY_ROWS_BYTES = 3.0, 3.9e6
 #: four elements then: ``a`` beside a ``b`` that has such copies, and any other operand. The cost of transposing one:
 #: microseconds, and bytes per microsecond; max elements of the copy.
 TURN_LAST_GAIN, TURN_GAIN, TURN, TURN_BYTES, MAX_TURNED = 0.027, 0.066, 3.0, 3.5e6, 1 << 27
+#: How many times as much as it costs must be saved by transposing ``b`` for another tile than the largest.
+SURE = 2.0
 #: The largest tile where both operands lie across K, by `gpukit.matmul.streamed.streamed`: 6 % less than it takes, as
 #: what is predicted for the smaller tiles is that much too low.
 STREAMED = SPEEDS[0]._replace(work=1.115, latency=1.115, rest=5.0)
@@ -617,10 +619,14 @@ def choose_turns(
     tile: Tile, layout: str, m: int, n: int, k: int, batch: int, counts: tuple[int, int], multiprocessors: int
 ) -> tuple[bool, bool]:
     """Tell whether it pays to transpose ``a``, and ``b``, of ``counts`` matrices each, where they lie along K and the
-    product does not stream.
+    product does not stream. With other tiles than the largest ``a`` stays as it is.
     """
     if tile != SPEEDS[0].tile:
-        return False, False
+        if layout[1] == "N":
+            return False, False
+        speeds = _speeds_for(layout), _speeds_for(layout[0] + "N")
+        along, across = (_best(m, n, k, batch, multiprocessors, which)[0] for which in speeds)
+        return False, along - across > SURE * _time_to_turn(n, k, counts[1])
     time = _best(m, n, k, batch, multiprocessors, SPEEDS)[0]
     turns_b = layout[1] == "T" and TURN_GAIN * time > _time_to_turn(n, k, counts[1])
     gain = TURN_LAST_GAIN if turns_b or layout[1] == "N" else TURN_GAIN

@@ -173,6 +173,9 @@ def test_choices_that_matter():
     assert whole.parts == 1 and rest.parts > 1 and whole.rows * whole.columns > rest.rows * rest.columns
     turns = [choose_turns(SPEEDS[0].tile, layout, n, n, n, 1, (1, 1), 132) for n in (4096, 1024) for layout in LAYOUTS]
     assert turns == [(True, False), (True, True), (False, False), (False, True), *[(False, False)] * 4]
+    tall = [choose_turns(SPEEDS[-1].tile, layout, 14_752, 187, 3928, 1, (1, 1), 132) for layout in ("NT", "NN")]
+    assert tall == [(False, True), (False, False)]  # b is small, and its elements would be copied one by one
+    assert choose_turns(SPEEDS[4].tile, "NT", 8960, 136, 41, 1, (1, 1), 132) == (False, False)
     pieces, widen, _ = choose(4096, 4097, 4096, 1, False, 132)
     assert [piece.columns for piece in pieces] == [4096, 1] and widen
     times = [time_to_stream(layout, (True, True), n, n, n, (1, 1)) for n in (4096, 512) for layout in LAYOUTS]
