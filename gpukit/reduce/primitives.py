@@ -14,6 +14,7 @@ and sizes are uint64: Numba checks a signed index for being negative, and adds s
 import functools
 
 from gpukit.backend import cuda, int32, int64, uint32, uint64
+from gpukit.intrinsics import inc_acq_rel
 from gpukit.intrinsics.vectors import make_load
 from warpstep.limits import WARP
 
@@ -301,9 +302,8 @@ def is_last(counters, place, blocks, flag):
     """
     cuda.syncthreads()  # the whole block has written
     if cuda.threadIdx.x == 0 and cuda.threadIdx.y == 0:
-        cuda.threadfence()  # the writes come before the count
         last = uint32(uint32(blocks) - uint32(1))
-        flag[0] = 1 if cuda.atomic.inc(counters, place, last) == last else 0  # wraps to 0 at the last block
-        cuda.threadfence()  # the count comes before the reads
+        # The writes come before the count, and the count before the reads. It wraps to 0 at the last block.
+        flag[0] = 1 if inc_acq_rel(counters, place, last) == last else 0
     cuda.syncthreads()
     return flag[0] == 1

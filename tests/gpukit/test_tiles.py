@@ -22,7 +22,7 @@ from bench.corpus.tiles import (
     values_of,
 )
 from gpukit import intrinsics, on_gpu
-from gpukit.backend import cuda, float32, int32, types, uint8, uint64
+from gpukit.backend import cuda, float32, int32, types, uint8, uint32, uint64
 from gpukit.intrinsics import (
     cluster_sync,
     commit_stores,
@@ -31,6 +31,7 @@ from gpukit.intrinsics import (
     decrease_registers,
     fence_async,
     fence_barrier_init,
+    inc_acq_rel,
     increase_registers,
     load_acquire,
     mbarrier_arrive,
@@ -290,6 +291,27 @@ def test_words_pass_on_what_was_written_before(dtype):
     data, flags, out = np.zeros(20, np.int64), np.zeros(20, dtype), np.zeros(20, np.int64)
     pass_on[20, 32](data, flags, out)
     np.testing.assert_array_equal(out, np.cumsum(np.arange(20)))
+
+
+@cuda.jit
+def add_parts(data, parts, counters, out):
+    """Each block writes a part; the one that arrives last adds them all."""
+    last, arrived = np.uint32(cuda.gridDim.x - 1), cuda.shared.array(1, uint32)
+    if cuda.threadIdx.x == 0:
+        parts[cuda.blockIdx.x] = data[cuda.blockIdx.x]
+        arrived[0] = inc_acq_rel(counters, 1, last)
+    cuda.syncthreads()
+    if arrived[0] == last and cuda.threadIdx.x == 0:
+        for part in parts:
+            out[0] += part
+
+
+def test_the_last_to_arrive_sees_all_parts():
+    data, counters, out = np.arange(70), np.zeros(2, np.uint32), np.zeros(1, np.int64)
+    trace = gpukit.trace(add_parts[70, 32], data, np.zeros(70, np.int64), counters, out)
+    assert trace.findings == [] and out[0] == data.sum() and not counters.any()
+    with pytest.raises(TypingError, match="array holds int32; it must hold uint32"):
+        add_parts[70, 32](data, np.zeros(70, np.int64), np.zeros(2, np.int32), out)
 
 
 @cuda.jit

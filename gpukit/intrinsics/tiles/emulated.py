@@ -232,3 +232,16 @@ def _store_release(t, call):
     store = Op("M.store_release({}, {}, {}, m, {})", ops.ACTION | Trait.WRITES)
     value = t.value(value, call.types[0].dtype)
     t.b.emit(store(t.value(array), _index(t, index, call.types[0]), value, t.site(array.unversioned_name, "release")))
+
+
+@calls.entry(functions.inc_acq_rel)
+def _inc_acq_rel(t, call):
+    t.pools.fences = True
+    array, index, most = call.arguments
+    fence = Op("K.fence(m, {})", ops.ACTION)(True)
+    t.b.emit(fence)
+    site = t.site(array.unversioned_name, "atomic")
+    index, most = _index(t, index, call.types[0]), t.value(most, types.uint32)
+    found = t.b.temporary(ops.ATOMIC(t.value(array), "inc", index, most, NONE, site))
+    t.b.emit(fence)
+    return found, call.result

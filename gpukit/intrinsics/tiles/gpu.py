@@ -451,3 +451,10 @@ def _store_release(context, builder, signature, arguments):
     word = _as_word(builder, arguments[2], bits)
     letter = "r" if bits == 32 else "l"
     emit(builder, f"st.release.gpu.b{bits} [$0], $1;", f"l,{letter}", [builder.ptrtoint(pointer, LONG), word])
+
+
+@_lower(functions.inc_acq_rel, types.Array, types.Any, types.Any)
+def _inc_acq_rel(context, builder, signature, arguments):
+    pointer = _pointer(context, builder, signature.args[0], arguments[0], signature.args[1], arguments[1])
+    operands = [builder.ptrtoint(pointer, LONG), arguments[2]]
+    return emit(builder, "atom.acq_rel.gpu.inc.u32 $0, [$1], $2;", "=r,l,r", operands, ir.IntType(32))

@@ -12,7 +12,7 @@ from gpukit.intrinsics.tiles import functions
 MATRICES = {functions.ldmatrix1: 1, functions.ldmatrix2: 2, functions.ldmatrix4: 4}
 #: The compute capability of each function, from which on GPUs have its instruction.
 CAPABILITIES = {
-    (7, 0): (functions.load_acquire, functions.store_release),
+    (7, 0): (functions.load_acquire, functions.store_release, functions.inc_acq_rel),
     (7, 5): MATRICES,
     (8, 0): (functions.mbarrier_init, functions.mbarrier_arrive, functions.mbarrier_wait),
     (9, 0): (
@@ -301,6 +301,13 @@ def release_types(name, _, array, index, value):
     return types.void, array, index, array.dtype
 
 
+def inc_types(name, _, array, index, most):
+    _check_array(name, "array", array, lambda dtype: dtype == types.uint32, "uint32")
+    _check_index(name, "index", index, "array", array)
+    check(isinstance(most, types.Integer), f"{name}: most is {most}; it must be an integer")
+    return types.uint32, array, index, types.uint32
+
+
 def _is_word(dtype):
     return isinstance(dtype, types.Integer | types.Float) and dtype.bitwidth in (32, 64)
 
@@ -327,6 +334,7 @@ TYPES = {
     functions.named_barrier: (named_types, None),
     functions.load_acquire: (acquire_types, None),
     functions.store_release: (release_types, None),
+    functions.inc_acq_rel: (inc_types, None),
 } | dict.fromkeys(
     (
         functions.fence_barrier_init,
