@@ -382,8 +382,10 @@ def down_columns(col, i, at, side, length):
 
 
 @functools.cache
-def thin(dtype):
+def thin(dtype, gaps=False):
     """Make the kernel for few columns, or few rows, which lets a warp read and write along memory all the same.
+
+    With ``gaps``, elements of ``a`` may be any distance apart.
 
     The short rows of a block lie in memory as one piece, and all threads walk along it. On the other side a thread goes
     down the columns from its own row on, and its neighbours take the next rows. Each thread has several loads under
@@ -395,6 +397,19 @@ def thin(dtype):
     @cuda.jit(device=True)
     def place(i, shift):
         return uint32(i + uint32(uint32(i >> shift) * uint32(pad)))
+
+    @cuda.jit(device=True)
+    def element(a, at, row, col):
+        return a[row, col] if gaps else a.flat[at]
+
+    @cuda.jit(device=True)
+    def along_rows(row, col, side, down, across):
+        """(row, col) of a thread's next element along rows: ``down`` rows and ``across`` columns on."""
+        if gaps:
+            row, col = row + uint64(down), uint32(col + across)
+            if col >= side:
+                row, col = row + uint64(1), uint32(col - side)
+        return row, col
 
     @cuda.jit
     def thin(a, out):
@@ -413,10 +428,13 @@ def thin(dtype):
         i, at = tid, first * uint64(side) + uint64(tid)
         col, j, to = uint32(0), uint32(tid * side), first + uint64(tid)
         if tall:
+            row, column = first + uint64(tid // side), uint32(tid % side)
+            down, across = uint32(uint32(threads) // side), uint32(uint32(threads) % side)
             while i < total:
                 for k in range(loads):
                     has = uint32(i + uint32(k * threads)) < total
-                    held[k] = a.flat[at + uint64(k * threads)] if has else dtype(0)
+                    held[k] = element(a, at + uint64(k * threads), row, column) if has else dtype(0)
+                    row, column = along_rows(row, column, side, down, across)
                 for k in range(loads):
                     if uint32(i + uint32(k * threads)) < total:
                         tile[place(uint32(i + uint32(k * threads)), shift)] = held[k]
@@ -428,7 +446,7 @@ def thin(dtype):
             return
         while j < total:
             for k in range(loads):
-                elements[k], held[k] = j, a.flat[to] if j < total else dtype(0)
+                elements[k], held[k] = j, element(a, to, col, to - col * length) if j < total else dtype(0)
                 col, j, to = down_columns(col, j, to, side, length)
             for k in range(loads):
                 if elements[k] < total:
@@ -570,7 +588,7 @@ def _transposed(problem: Problem):
     if variant != "auto" or not cuda.is_cuda_array(a):
         return _launches(variant, problem.on_device(a), target, problem.stream)
     a = as_device_array(a)
-    if a.strides[1] == a.dtype.itemsize or _is_turned(a):
+    if a.strides[1] == a.dtype.itemsize or _is_turned(a) or _is_thin_with_gaps(a):
         return _launches(variant, a, target, problem.stream)
     return copy_launches(device_array_of(target.shape, a.strides[::-1], a.dtype, a), target, problem.stream)
 
@@ -602,6 +620,8 @@ def _launches(variant, source, target, stream):
     if chosen != "thin" and source.shape[0] > step:
         chosen = "tiled_padded" if chosen == "wide" else chosen
         parts = [(source[row : row + step], target[:, row : row + step]) for row in range(0, source.shape[0], step)]
+    if chosen == "thin" and not source.is_c_contiguous():
+        return [(_configure_thin(source.shape, bits, stream, gaps=True), parts[0])]
     return [(configure(chosen, part[0].shape, bits, stream=stream), part) for part in parts]
 
 
@@ -610,9 +630,9 @@ def _launches_of_pairs(source, target, stream):
     (rows, columns), (down, across), bits = source.shape, source.strides, np.dtype(np.uint64)
     is_aligned = (address_of(source) | address_of(target) | down | across) % 16 == 0
     is_thin = 1 < min(rows, columns) <= MAX_THIN_PAIRS and source.size > FEW
-    if is_thin and source.is_c_contiguous():
+    if is_thin and 0 < across <= down:
         numbers = np.dtype(np.complex128)
-        launch = _configure_thin(source.shape, numbers, stream)
+        launch = _configure_thin(source.shape, numbers, stream, not source.is_c_contiguous())
         return [(launch, tuple(device_array_of(a.shape, a.strides, numbers, a) for a in (source, target)))]
     if not 0 < across <= down or is_thin or min(rows, columns) == 1 or not is_aligned:
         source = device_array_of((columns, rows, 2), (across, down, 8), bits, source)
@@ -663,12 +683,14 @@ def configure(variant: str, shape: tuple[int, int], dtype: DTypeLike = np.uint32
     return configure_quietly(kernel, (ceil_div(columns, size), ceil_div(rows, size)), block, stream_of(stream))
 
 
-def _configure_thin(shape, dtype, stream):
+def _configure_thin(shape, dtype, stream, gaps=False):
     side, length = sorted(shape)
     each = thin_length(side, length)
     pads = each * side >> thin_shift(side, dtype.itemsize)
     shared = each * side * dtype.itemsize + pads * max(WORD, dtype.itemsize)
-    return configure_quietly(thin(getattr(types, dtype.name)), ceil_div(length, each), THIN_THREADS, stream, shared)
+    return configure_quietly(
+        thin(getattr(types, dtype.name), gaps), ceil_div(length, each), THIN_THREADS, stream, shared
+    )
 
 
 def _kernel(variant, number, itemsize):
@@ -736,9 +758,18 @@ def _are_aligned(source, target):
 
 
 def _is_for_copy(source):
-    """Whether elements are few, or lie in few rows or columns with gaps: a copy needs no shared memory for these."""
-    is_thin = min(source.shape) <= MAX_THIN
-    return source.size <= (FEW_THIN if is_thin else FEW) or is_thin and not source.is_c_contiguous()
+    """Whether elements are few, or lie in few rows or columns whose neighbours in memory are not along the rows: a copy
+    needs no shared memory for these.
+    """
+    if min(source.shape) > MAX_THIN:
+        return source.size <= FEW
+    return source.size <= FEW_THIN or not (source.is_c_contiguous() or _is_thin_with_gaps(source))
+
+
+def _is_thin_with_gaps(source):
+    """Whether "thin" takes a device array that is not contiguous."""
+    down, across = source.strides
+    return 1 < min(source.shape) <= MAX_THIN and (down == 0 or 0 < across <= down)
 
 
 def _choose(variant, source, target):
@@ -746,7 +777,7 @@ def _choose(variant, source, target):
     if variant != "auto":
         return variant
     _, _, lanes = WIDE[source.dtype.itemsize]
-    if min(source.shape) <= MAX_THIN and source.is_c_contiguous():
+    if min(source.shape) <= MAX_THIN:
         return "thin"
     whole = all(n % lanes == 0 for n in source.shape)
     fits = whole and source.is_c_contiguous() and _are_aligned(source, target)
