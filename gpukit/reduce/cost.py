@@ -28,6 +28,8 @@ ROW_LOADS = 4
 #: Max threads of a block then, and max accesses of each if a block takes a row alone; accesses of a row for which a
 #: block has as many threads.
 FEW_THREADS, FEW_ACCESSES, SHORT_ROW = 1024, 4, 64
+#: Elements of a row up to which a block takes it element by element, if there are few rows.
+SHORT_ELEMENTS = 4096
 #: It is two in an array of at most so many bytes, if rows have so many accesses, and there are rows for a quarter of
 #: the blocks wanted up to ``WARP_ROWS`` times as many: a block takes a row alone. Its threads if rows are more than
 #: blocks wanted.
@@ -37,26 +39,30 @@ ALONE_ROW_LOADS, ALONE_BYTES, ALONE_ROW, ALONE_THREADS = 2, 64 << 20, (1 << 9, 1
 WARP_ROWS, WARP_TILES = 2, 64
 #: Max accesses of a lane in ``groups``, by bytes of an access.
 SHORT_LOADS = {1: 16, 2: 16, 4: 16, 8: 8, 16: 8}
-#: The same where there is one row, which a block would share otherwise.
+#: The same where there are few rows, which a block takes each otherwise.
 ALONE_LOADS = 4
 #: Accesses that a lane should have under way there, for one row or for several at once; and for one if there are many
-#: rows, by bytes of an access.
+#: rows, by bytes of an access. Up to so many threads take one row at a time: with less code, they are done sooner.
 SHORT_ACCESSES = 4
 MANY_ACCESSES = {1: 8, 2: 8, 4: 8, 8: 4, 16: 1}
+SEVERAL_THREADS = 1 << 16
 #: Columns of which ``groups`` takes all rows, if these are so many at least, and totals that a lane holds at most.
 GROUP_COLUMNS, GROUP_ROWS, GROUP_HELD = (2, 4, 8), 32, 32
 #: Accesses that a thread has under way in ``columns``; (threads along x, threads) of its blocks, by bytes of an access.
 COLUMN_LOADS = 8
 COLUMN_THREADS = {1: (64, 256), 2: (64, 256), 4: (64, 256), 8: (32, 128), 16: (32, 128)}
-#: Where so few blocks take all columns, and each has so many bytes under way, the rows are shared by half the number of
-#: blocks: the last one has fewer partial results to read.
-MAX_ACROSS, ACROSS_BYTES, ACROSS_SHARE = 4, 1 << 14, 2
+#: Threads of blocks that share the rows of their columns, so that the last one has few partial results to read; and
+#: accesses that each has under way at least, where more would leave multiprocessors without a block.
+SHARED_THREADS, SHARED_LOADS = 512, 4
 #: Up to so many blocks take their columns alone, if these are at most so many bytes: with this number of threads, if
 #: each reads at most so many times.
 MAX_ALONE, ALONE_COLUMN_BYTES, ALONE_ROUNDS = 32, 80 << 10, {256: 2, 512: 4}
-#: Accesses that a thread has under way in ``skewed``, by elements of an access; its block.
+#: Accesses that a thread has under way in ``skewed``, by elements of an access; its block. With up to four times as
+#: many threads, and so many accesses at most, blocks take their columns alone, if there are so many blocks at least and
+#: one for each multiprocessor at most, and a thread reads at most so many times.
 SKEWED_LOADS = {2: 4, 4: 4, 8: 8}
 SKEWED_THREADS = (32, 8)
+SKEWED_ACCESSES, SKEWED_BLOCKS, SKEWED_ROUNDS = 4096, 32, 4
 #: Max columns of ``narrow`` for each element of an access; bytes of an array at least, for few columns and for more.
 #: Bytes that a thread has under way; max threads of its block, and bytes of their totals.
 NARROW_COLUMNS, NARROW_FEW, NARROW_MIN_BYTES = 64, 16, (8 << 20, 2 << 20)
@@ -77,6 +83,8 @@ CELL_ROUNDS = 4.25, 3.5
 STRIDED_LOADS, STRIDED_ROW, STRIDED_MAX_BYTES = 8, 64, (8 << 20, 2 << 20)
 #: How many of few elements a thread has, if there would be more than so many blocks for each multiprocessor.
 STRIDED_FEW, STRIDED_BLOCKS = 4, 2
+#: Tiles of a thread from which on whole ones have instructions of their own, for elements of less than 4 bytes.
+LONG_TILES = 4
 #: Max tiles, or one fewer, that a warp adds one after the other. It bounds the rounding error of long rows and columns,
 #: and what a lane reads of them: 64 KB, so that sums of 8 and 16-bit integers fit in 32 bits.
 MAX_TILES = 1000
@@ -132,9 +140,14 @@ def choose(
     """
     if inner == 1 and n > 1:
         vector = max_vector(itemsize, offset, gcd(n, pitch))
-        loads = SHORT_LOADS[vector * itemsize] if outer > 1 else ALONE_LOADS
+        few = outer <= _multiprocessors()
+        loads = ALONE_LOADS if few else SHORT_LOADS[vector * itemsize]
         if n <= WARP * vector * loads:
             return [_groups(operation, itemsize, vector, outer, n, pitch)]
+        if n <= SHORT_ELEMENTS and few:
+            loads = next_power_of_two(ceil_div(n, FEW_THREADS))
+            threads = max(2 * WARP, next_power_of_two(ceil_div(n, loads)))
+            return [Launch(fast.make_short(operation, threads, loads), outer, threads, (n, pitch))]
         return [_rows(operation, 16 // itemsize, offset, outer, n, pitch)]
     if inner == 1:
         outer, inner, pitch = 1, outer, outer
@@ -157,7 +170,7 @@ def choose(
         if cells:
             return _cells(operation, itemsize, vector, size, n, inner, pitch, aligned)
         if skewed:
-            return _skewed(operation, widest, offset + first * n * pitch, size, n, inner, pitch)
+            return _skewed(operation, itemsize, widest, offset + first * n * pitch, size, n, inner, pitch)
         return _columns(operation, itemsize, vector, size, n, inner, pitch)
 
     most = max(1, MAX_DIVIDED // max(1, inner)) if cells else MAX_GRID_YZ
@@ -199,9 +212,11 @@ def choose_strided(
         return None
     kept, reduced = [(1, 0, 0)] * (3 - len(kept)) + kept, [(1, 0)] * (3 - len(reduced)) + reduced
     (outer, *_), (between, *_), (inner, along, _) = kept
-    (_, slab_step), (rows, row_step), (n, n_step) = reduced
+    (slabs, slab_step), (rows, row_step), (n, n_step) = reduced
     # Neighbouring threads take neighbours in memory: results, or elements of one.
     width = min(WARP, next_power_of_two(inner)) if n == 1 or 0 < along < n_step or n_step == 0 else 1
+    if results <= 2 * _multiprocessors() and elements < 2 * THREADS * STRIDED_LOADS:
+        width = 1  # a block for each result
     across = ceil_div(inner, width)
     height, loads = min(THREADS // width, next_power_of_two(elements)), STRIDED_LOADS
     if results * elements > THREADS * _blocks_wanted():  # threads have several elements
@@ -211,10 +226,13 @@ def choose_strided(
     elif outer * between * across * width * height > STRIDED_BLOCKS * THREADS * _blocks_wanted() // BLOCKS:
         height = min(height, next_power_of_two(ceil_div(elements, STRIDED_FEW)))
     loads = min(loads, next_power_of_two(ceil_div(elements, height)))
+    if height == 1:  # the same results, and no team has a part of a row
+        width, across = 1, inner
     blocks = ceil_div(outer * between * across, THREADS // (width * height))
     splits = min(_splits(blocks, max(1, elements // (height * STRIDED_LOADS))), MAX_GRID_YZ)
     share = ceil_div(elements, splits * height) * height
-    rest, places_on = divmod(height, n)
+    line = slabs == rows == 1
+    rest, places_on = (0, height) if line else divmod(height, n)
     slabs_on, rows_on = divmod(rest, rows)
     walk = fast.Walk(
         np.uint32(outer * between),
@@ -235,7 +253,8 @@ def choose_strided(
         np.int64(slabs_on * slab_step + rows_on * row_step + places_on * n_step),
         (np.int64(slab_step - rows * row_step), np.int64(row_step - n * n_step)),
     )
-    kernel = fast.make_strided(operation, THREADS, loads)
+    once = elements <= loads * height * splits
+    kernel = fast.make_strided(operation, THREADS, loads, height * splits == 1, line, once)
     return Launch(kernel, (blocks, splits, 1), THREADS, (walk,), _work(splits, results, blocks))
 
 
@@ -252,7 +271,7 @@ def _groups(operation, itemsize, vector, outer, n, pitch, each=1):
     if outer * few >= THREADS * _blocks_wanted() // 4:  # enough threads: let each have more, with fewer shuffles
         lanes = few
     loads = next_power_of_two(ceil_div(n, vector * lanes))
-    several = max(1, SHORT_ACCESSES // (loads * each))
+    several = max(1, SHORT_ACCESSES // (loads * each)) if outer * lanes > SEVERAL_THREADS else 1
     kernel = fast.make_groups(operation, vector, lanes, loads, several, THREADS, each)
     return Launch(kernel, ceil_div(outer, THREADS // lanes * several), THREADS, (outer, n, pitch))
 
@@ -276,11 +295,11 @@ def _rows(operation, vector, offset, outer, n, pitch):
         tiles = ceil_div(accesses, WARP * loads)
         kernel = fast.make_warp_rows(operation, vector, THREADS, loads)
         return Launch(kernel, ceil_div(outer, THREADS // WARP), THREADS, (outer, n, pitch, tiles, offset))
-    splits = 1 if alone else _splits(outer, max(1, tiles // warps))
+    splits = 1 if alone else min(_splits(outer, max(1, tiles // warps)), MAX_GRID_YZ)
     run = ceil_div(tiles, splits * warps)
-    kernel = fast.make_rows(operation, vector, threads, loads)
+    kernel = fast.make_rows(operation, vector, threads, loads, splits == 1)
     work = _work(splits, outer, outer)
-    return Launch(kernel, outer * splits, threads, (n, pitch, splits, run, offset), work)
+    return Launch(kernel, (outer, splits, 1), threads, (n, pitch, run, offset), work)
 
 
 def _is_for_cells(itemsize, vector, outer, n, inner):
@@ -347,14 +366,18 @@ def _columns(operation, itemsize, vector, outer, n, inner, pitch):
     vector, width, height, loads = _block_of_columns(itemsize, vector, n, inner)
     _, threads = COLUMN_THREADS[vector * itemsize]
     across = ceil_div(inner, width * vector)
-    few = across <= MAX_ACROSS and threads * loads * vector * itemsize >= ACROSS_BYTES
-    share = ACROSS_SHARE if few else 1
-    splits = min(_splits(across * outer * share, max(1, n // (height * loads))), MAX_GRID_YZ)
+    splits = min(_splits(across * outer, max(1, n // (height * loads))), MAX_GRID_YZ)
     if splits > 1 and alone:
         height, splits = alone // width, 1
+    elif splits > 1:
+        height = SHARED_THREADS // width
+        while loads > SHARED_LOADS and across * outer * ceil_div(n, height * loads) < _multiprocessors():
+            loads //= 2
+        blocks = across * outer * SHARED_THREADS // threads
+        splits = min(_splits(blocks, max(1, n // (height * loads))), MAX_GRID_YZ)
     deep = fast.rows_of_warp(width, height)
     run = ceil_div(n, deep * loads * splits * (height // deep))
-    kernel = fast.make_columns(operation, vector, width, height, loads)
+    kernel = fast.make_columns(operation, vector, width, height, loads, _is_long(itemsize, run))
     work = _work(splits, outer * inner, outer * across)
     return Launch(kernel, (across, splits, outer), (width, height), (outer, n, inner, pitch, run), work)
 
@@ -367,20 +390,28 @@ def _narrow(operation, itemsize, vector, offset, outer, n, inner):
     unit = next(unit for unit in units if unit <= largest)
     threads, loads = largest // unit * unit, NARROW_BYTES // (vector * max(itemsize, 2))
     tiles = ceil_div(n * inner, threads * vector * loads)
-    multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
-    splits = min(tiles, max(multiprocessors // outer, ceil_div(tiles, MAX_TILES), 1))
-    kernel = fast.make_narrow(operation, vector, loads, largest)
+    splits = min(tiles, max(_multiprocessors() // outer, ceil_div(tiles, MAX_TILES), 1))
+    kernel = fast.make_narrow(operation, vector, loads, largest, _is_long(itemsize, ceil_div(tiles, splits)))
     work = _work(splits, outer * inner, outer)
-    return Launch(kernel, outer * splits, threads, (n, inner, splits, offset % vector), work)
+    return Launch(kernel, (outer, splits, 1), threads, (n, inner, offset % vector), work)
 
 
-def _skewed(operation, vector, offset, outer, n, inner, pitch):
+def _skewed(operation, itemsize, vector, offset, outer, n, inner, pitch):
     (width, height), loads = SKEWED_THREADS, SKEWED_LOADS[vector]
     across = ceil_div(inner, (width - 1) * vector)
     splits = min(_splits(across * outer, max(1, n // (height * loads))), MAX_GRID_YZ)
-    kernel = fast.make_skewed(operation, vector, width, height, loads)
+    if splits > 1:
+        tall = min(4 * height, SKEWED_ACCESSES // (width * loads))
+        if n <= SKEWED_ROUNDS * tall * loads and SKEWED_BLOCKS <= across * outer <= _multiprocessors():
+            height, splits = tall, 1
+    long = _is_long(itemsize, ceil_div(n, height * loads * splits))
+    kernel = fast.make_skewed(operation, vector, width, height, loads, long)
     work = _work(splits, outer * inner, outer * across)
     return Launch(kernel, (across, splits, outer), (width, height), (outer, n, inner, pitch, offset % vector), work)
+
+
+def _is_long(itemsize, tiles):
+    return itemsize < 4 and tiles >= LONG_TILES
 
 
 def _splits(blocks, tiles):
@@ -389,7 +420,11 @@ def _splits(blocks, tiles):
 
 
 def _blocks_wanted():
-    return BLOCKS * cuda.get_current_device().MULTIPROCESSOR_COUNT
+    return BLOCKS * _multiprocessors()
+
+
+def _multiprocessors():
+    return cuda.get_current_device().MULTIPROCESSOR_COUNT
 
 
 def _work(splits, results, counters):

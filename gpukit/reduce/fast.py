@@ -1,6 +1,7 @@
 """Kernels that reduce an array seen as (outer, n, inner) over its middle axis, at the speed of memory.
 
-1. ``rows``: inner is 1 and n is large. Warps share a row; in ``warp_rows`` each takes one alone.
+1. ``rows``: inner is 1 and n is large. Warps share a row; in ``warp_rows`` each takes one alone. ``short``: n is not so
+   large, and there are few rows.
 2. ``groups``: inner is 1 and n is small. A warp takes one row or several.
 3. ``columns``: inner is more than 1. Neighbouring threads take neighbouring columns, and share the rows.
 4. ``skewed``: ``columns`` for rows that begin at any address.
@@ -46,6 +47,7 @@ __all__ = [
     "make_groups",
     "make_narrow",
     "make_rows",
+    "make_short",
     "make_skewed",
     "make_strided",
     "make_warp_rows",
@@ -53,15 +55,16 @@ __all__ = [
 ]
 
 #: Partial results that a thread of the last block of ``strided`` has under way.
-PARTIAL_LOADS = 8
+PARTIAL_LOADS = 4
 
 
 # -- rows ------------------------------------------------------------------------------------------
 
 
 @functools.cache
-def make_rows(operation, vector, threads, loads):
-    """Make the kernel ``rows``: ``splits`` blocks share a row, and their warps its tiles (see `make_share`).
+def make_rows(operation, vector, threads, loads, alone):
+    """Make the kernel ``rows``: ``splits`` blocks share a row, or a block takes it ``alone``, and warps share its tiles
+    (see `make_share`).
 
     Row 0 begins ``offset`` elements after an aligned address, and ``pitch`` elements before the next one.
     """
@@ -71,27 +74,54 @@ def make_rows(operation, vector, threads, loads):
     combine_lanes, combine_warps = make_combine_lanes(operation), make_combine_warps(operation, threads)
 
     @cuda.jit
-    def rows(x, out, partials, counters, n, pitch, splits, run, offset, count):
+    def rows(x, out, partials, counters, n, pitch, run, offset, count):
         shared = cuda.shared.array(WARP, accumulator)
         flag = cuda.shared.array(1, int32)
-        tid, n, splits, block = uint64(cuda.threadIdx.x), uint64(n), uint64(splits), uint32(cuda.blockIdx.x)
-        row = uint64(uint32(block // uint32(splits)))
-        part = uint64(block) - row * splits
+        tid, n, row = uint64(cuda.threadIdx.x), uint64(n), uint64(cuda.blockIdx.x)
+        part, splits = (uint64(0), uint64(1)) if alone else (uint64(cuda.blockIdx.y), uint64(cuda.gridDim.y))
         sharer, sharers = part * uint64(warps) + tid // uint64(WARP), splits * uint64(warps)
         total = add_row(x, row * uint64(pitch), n, sharer, sharers, uint64(run), uint64(offset))
-        total = combine_warps(combine_lanes(total) if commutative else total, shared)
-        if splits == uint64(1):
+        again = alone
+        while True:  # with the same instructions for partial results: others would have to arrive first
+            if commutative or again and not alone:
+                total = combine_lanes(total)
+            total = combine_warps(total, shared)
+            if again:
+                break
             if tid == uint64(0):
-                out[row] = finish(total, count)
-            return
+                partials[row * splits + part] = total
+            if not is_last(counters, row, splits, flag):
+                return
+            total, again = add_partials(partials, row * splits, splits), True
         if tid == uint64(0):
-            partials[row * splits + part] = total
-        if is_last(counters, row, splits, flag):
-            total = combine_warps(combine_lanes(add_partials(partials, row * splits, splits)), shared)
-            if tid == uint64(0):
-                out[row] = finish(total, count)
+            out[row] = finish(total, count)
 
     return rows
+
+
+@functools.cache
+def make_short(operation, threads, loads):
+    """Make the kernel ``short``: a block takes a row of at most threads * loads elements, one after the other.
+
+    It has little code, which arrives soon. Each thread takes neighbours, so the elements stay in order.
+    """
+    thread_type, accumulator, finish = operation.thread_type, operation.accumulator, operation.finish
+    take_if, fold = make_take_if(operation, 1), make_fold(operation, loads)
+    combine_lanes, combine_warps = make_combine_lanes(operation), make_combine_warps(operation, threads)
+
+    @cuda.jit(max_registers=64)
+    def short(x, out, n, pitch, count):
+        shared, tile = cuda.shared.array(WARP, accumulator), cuda.local.array(loads, thread_type)
+        i, n = uint32(uint32(cuda.threadIdx.x) * uint32(loads)), uint32(n)
+        at = uint64(cuda.blockIdx.x) * uint64(pitch) + uint64(i)
+        for k in range(loads):
+            tile[k] = take_if(x, at + uint64(k), uint32(i + uint32(k)) < n)
+        fold(tile)
+        total = combine_warps(combine_lanes(accumulator(tile[0])), shared)
+        if i == uint32(0):
+            out[cuda.blockIdx.x] = finish(total, count)
+
+    return short
 
 
 @functools.cache
@@ -268,7 +298,7 @@ def make_cells(operation, vector, loads, width, threads):
 
 
 @functools.cache
-def make_columns(operation, vector, width, height, loads):
+def make_columns(operation, vector, width, height, loads, long):
     """Make the kernel ``columns`` (D1): blocks tile the columns along x and the rows along y; z is the outer axis.
 
     A block has ``width`` x ``height`` threads, a thread ``vector`` neighbouring columns. A strand is one warp or
@@ -276,7 +306,7 @@ def make_columns(operation, vector, width, height, loads):
     """
     accumulator, finish, commutative = operation.accumulator, operation.finish, operation.commutative
     per_block, strands = width * vector, height // rows_of_warp(width, height)
-    add_tiles = make_add_tiles(operation, vector, width, height, loads)
+    add_tiles = make_add_tiles(operation, vector, width, height, loads, long)
     add_partials = make_add_column_partials(operation, vector, height)
     combine_columns = make_combine_columns(operation, vector, width, height)
     combine_strands = make_combine_strands(operation, vector, width, height)
@@ -291,22 +321,23 @@ def make_columns(operation, vector, width, height, loads):
         writes = cuda.threadIdx.y == 0 and column < inner
         o = uint64(cuda.blockIdx.z)
         add_tiles(x, o * n, n, inner, uint64(pitch), column, uint64(run), totals)
-        if commutative:
-            combine_columns(totals)
-        combine_strands(totals, shared)
-        last = cuda.gridDim.y == 1
-        if not last:
+        again = False
+        while True:  # with the same instructions for partial results: others would have to arrive first
+            if commutative or again:
+                combine_columns(totals)
+            combine_strands(totals, shared)
+            if again or cuda.gridDim.y == 1:
+                break
             if writes:
                 for v in range(vector):
                     place = uint64(cuda.blockIdx.y) * outer + o
                     partials[place * inner + column + uint64(v)] = totals[v]
             counter = o * uint64(cuda.gridDim.x) + uint64(cuda.blockIdx.x)
-            last = is_last(counters, counter, cuda.gridDim.y, flag)
-            if last:
-                add_partials(partials, o, outer, inner, column, totals)
-                combine_columns(totals)
-                combine_strands(totals, shared)
-        if last and writes:
+            if not is_last(counters, counter, cuda.gridDim.y, flag):
+                return
+            add_partials(partials, o, outer, inner, column, totals)
+            again = True
+        if writes:
             for v in range(vector):
                 out[o * inner + column + uint64(v)] = finish(totals[v], count)
 
@@ -314,7 +345,7 @@ def make_columns(operation, vector, width, height, loads):
 
 
 @functools.cache
-def make_skewed(operation, vector, width, height, loads):
+def make_skewed(operation, vector, width, height, loads, long):
     """Make the kernel ``skewed``: ``columns`` for rows that begin at any address, as rows of odd length do.
 
     The order of elements must not matter. A thread takes every ``vector``-th row: all of these begin equally far from
@@ -324,12 +355,13 @@ def make_skewed(operation, vector, width, height, loads):
     ``(width - 1) * vector``.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    finish, owned, threads = operation.finish, (width - 1) * vector, width * height
-    add_rows = make_add_rows(operation, vector, height, loads)
+    transform, thread_type, finish = operation.transform, operation.thread_type, operation.finish
+    owned, threads = (width - 1) * vector, width * height
+    add_rows = make_add_rows(operation, vector, height, loads, long)
     padded = width + 128 // operation.partial.itemsize // vector
     per_row = vector * padded
 
-    @cuda.jit
+    @cuda.jit(max_registers=64 if threads > 512 else None)
     def skewed(x, out, partials, counters, outer, n, inner, pitch, offset, count):
         shared = cuda.shared.array((height, per_row), accumulator)
         flag = cuda.shared.array(1, int32)
@@ -338,109 +370,98 @@ def make_skewed(operation, vector, width, height, loads):
         tx, ty, o = uint64(cuda.threadIdx.x), uint64(cuda.threadIdx.y), uint64(cuda.blockIdx.z)
         left = uint64(cuda.blockIdx.x) * uint64(owned)
         before = uint64(offset) + o * n * pitch
-        add_rows(x, o * n, outer * n, n, inner, pitch, left + tx * uint64(vector), before, totals)
-        for v in range(vector):
-            shared[ty, uint64(v * padded) + tx] = totals[v]
-        cuda.syncthreads()
-        column = ty * uint64(width) + tx
-        while column < uint64(owned) and left + column < inner:
-            total = accumulator(identity)
-            for r in range(height):
-                at = uint32(column + (before + uint64(r) * pitch) % uint64(vector))
-                place = uint32(uint32(at % uint32(vector)) * uint32(padded)) + at // uint32(vector)
-                total = accumulator(combine(total, shared[r, place]))
-            if cuda.gridDim.y == 1:
-                out[o * inner + left + column] = finish(total, count)
-            else:
-                partials[(uint64(cuda.blockIdx.y) * outer + o) * inner + left + column] = total
-            column += uint64(threads)
-        if cuda.gridDim.y > 1 and is_last(
-            counters, o * uint64(cuda.gridDim.x) + uint64(cuda.blockIdx.x), cuda.gridDim.y, flag
-        ):
-            # Rows of threads share the partial results; a thread has those of several columns under way.
+        size, head = (outer * n - uint64(1)) * pitch + inner, uint64(-int64(offset)) % uint64(vector)
+        tail = (uint64(offset) + size) % uint64(vector)
+        add_rows(x, o * n, size, n, inner, pitch, left + tx * uint64(vector), before, head, totals)
+        # 32 bits are enough in a block. Partial results meet by the same instructions, which are there already.
+        mine = uint32(min(inner - left, uint64(owned))) if left < inner else uint32(0)
+        skew, step, again = uint32(before), uint32(pitch), False
+        while True:
+            for v in range(vector):
+                shared[ty, uint64(v * padded) + tx] = totals[v]
+            cuda.syncthreads()
+            column = uint32(cuda.threadIdx.y * width + cuda.threadIdx.x)
+            while column < mine:
+                total = accumulator(identity)
+                for r in range(cuda.blockDim.y):
+                    at = uint32(column + uint32(skew + uint32(r) * step) % uint32(vector))
+                    place = uint32(uint32(at % uint32(vector)) * uint32(padded)) + at // uint32(vector)
+                    total = accumulator(combine(total, shared[r, place]))
+                c = left + uint64(column)
+                # What no whole access has of the array's first row and of its last one.
+                if not again and cuda.blockIdx.y == 0 and o == uint64(0) and c < head:
+                    total = accumulator(combine(total, accumulator(thread_type(transform(x[c])))))
+                if not again and cuda.blockIdx.y == 0 and o + uint64(1) == outer and c + tail >= inner:
+                    value = accumulator(thread_type(transform(x[size - inner + c])))
+                    total = accumulator(combine(total, value))
+                if again or cuda.gridDim.y == 1:
+                    out[o * inner + c] = finish(total, count)
+                else:
+                    partials[(uint64(cuda.blockIdx.y) * outer + o) * inner + c] = total
+                column += uint32(threads)
+            counter = o * uint64(cuda.gridDim.x) + uint64(cuda.blockIdx.x)
+            if again or cuda.gridDim.y == 1 or not is_last(counters, counter, cuda.gridDim.y, flag):
+                return
             for v in range(vector):
                 totals[v] = accumulator(identity)
             part = ty
             while part < uint64(cuda.gridDim.y):
-                row = (part * outer + o) * inner
                 for v in range(vector):
-                    column = tx + uint64(v * width)
-                    has = column < uint64(owned) and left + column < inner
-                    totals[v] = accumulator(combine(totals[v], partials[row + left + (column if has else uint64(0))]))
+                    c = tx * uint64(vector) + uint64(v)
+                    at = (part * outer + o) * inner + left + (c if c < uint64(mine) else uint64(0))
+                    totals[v] = accumulator(combine(totals[v], partials[at]))
                 part += uint64(height)
-            for v in range(vector):
-                shared[ty, tx + uint64(v * width)] = totals[v]
-            cuda.syncthreads()
-            column = ty * uint64(width) + tx
-            while column < uint64(owned) and left + column < inner:
-                total = shared[0, column]
-                for r in range(1, height):
-                    total = accumulator(combine(total, shared[r, column]))
-                out[o * inner + left + column] = finish(total, count)
-                column += uint64(threads)
+            skew, step, again = uint32(0), uint32(0), True
 
     return skewed
 
 
 @functools.cache
-def make_add_rows(operation, vector, height, loads):
-    """Make ``add_rows(x, first, rows, n, inner, pitch, column, before, totals)``: combine a thread's share of its rows.
+def make_add_rows(operation, vector, height, loads, long):
+    """Make ``add_rows(x, first, size, n, inner, pitch, column, before, head, totals)``: combine a thread's share of its
+    rows.
 
-    The n rows begin at row ``first`` of ``rows``, ``before`` elements after an aligned address. In aligned rows the
-    thread's columns begin at ``column``, in others before it by as much as these are off. Totals outside of a row are
-    discarded, but the thread must not read outside of the array.
+    The n rows begin at row ``first``, ``before`` elements after an aligned address. In aligned rows the thread's
+    columns begin at ``column``, in others before it by as much as these are off. Totals outside of a row are discarded.
+    Of the array, which has ``size`` elements, only whole accesses are made; the first begins at ``head``. ``long``: see
+    `make_add_tiles`.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    transform, thread_type, held, apart = operation.transform, operation.thread_type, vector * loads, height // vector
+    thread_type, held, apart = operation.thread_type, vector * loads, height // vector
     rows_of_tile = vector * loads
     read, fold = make_read(operation, vector), make_fold(operation, held, vector)
 
     @cuda.jit(device=True)
-    def add_rows(x, first, rows, n, inner, pitch, column, before, totals):
+    def add_rows(x, first, size, n, inner, pitch, column, before, head, totals):
         tile = cuda.local.array(held, thread_type)
         sums = cuda.local.array(vector, thread_type)
         for v in range(vector):
             sums[v] = thread_type(identity)
-        kind, size = uint64(cuda.threadIdx.y) % uint64(vector), (rows - uint64(1)) * pitch + inner
-        group, step, stop = uint64(cuda.threadIdx.y) // uint64(vector), uint64(cuda.gridDim.y) * uint64(apart), n
-        t = uint64(cuda.blockIdx.y) * uint64(apart) + group
+        kind, group = uint64(cuda.threadIdx.y) % uint64(vector), uint64(cuda.threadIdx.y) // uint64(vector)
+        t, step, stop = uint64(cuda.blockIdx.y) * uint64(apart) + group, uint64(cuda.gridDim.y) * uint64(apart), n
         if cuda.gridDim.y == 1:  # no other block reads near by, and long runs are faster
             run = (n + uint64(apart * rows_of_tile - 1)) // uint64(apart * rows_of_tile)
             t, step, stop = group * run, uint64(1), min(n, (group + uint64(1)) * run * uint64(rows_of_tile))
         row = t * uint64(rows_of_tile) + kind
         skew = (before + kind * pitch) % uint64(vector)
         at, down = (first + row) * pitch + column - skew, uint64(vector) * pitch
-        leap = (step - uint64(1)) * uint64(loads) * down
         while row < stop and column < inner + skew:
             last = at + uint64(loads - 1) * down
-            if row + uint64(rows_of_tile - vector) < n and at < size and last + uint64(vector) <= size:
+            if long and row + uint64(rows_of_tile - vector) < n and at < size and last + uint64(vector) <= size:
                 for k in range(loads):
-                    read(x, at, tile, k * vector)
-                    at += down
-                fold(tile)
-                for v in range(vector):
-                    sums[v] = thread_type(combine(sums[v], tile[v]))
+                    read(x, at + uint64(k) * down, tile, k * vector)
             else:
-                own = (n - row + uint64(vector - 1)) // uint64(vector)  # rows of its own, from this one on
-                last = at + (min(own, uint64(loads)) - uint64(1)) * down
-                if at < size and last + uint64(vector) <= size:
-                    for k in range(loads):  # past the last one it reads this one: no branch, so all loads overlap
-                        read(x, at + uint64(k) * down if uint64(k) < own else at, tile, k * vector)
-                    for k in range(1, loads):
-                        for v in range(vector):
-                            value = tile[k * vector + v]
-                            tile[k * vector + v] = value if uint64(k) < own else thread_type(identity)
-                    fold(tile)
+                for k in range(loads):
+                    place = at + uint64(k) * down
+                    has = row + uint64(k * vector) < n and place < size and place + uint64(vector) <= size
+                    read(x, place if has else head, tile, k * vector)
                     for v in range(vector):
-                        sums[v] = thread_type(combine(sums[v], tile[v]))
-                else:
-                    for k in range(loads):
-                        for v in range(vector):
-                            place = at + uint64(k) * down + uint64(v)
-                            if uint64(k) < own and place < size:
-                                sums[v] = thread_type(combine(sums[v], thread_type(transform(x[place]))))
-                at += uint64(loads) * down
-            at += leap
+                        value = tile[k * vector + v]
+                        tile[k * vector + v] = value if has else thread_type(identity)
+            fold(tile)
+            for v in range(vector):
+                sums[v] = thread_type(combine(sums[v], tile[v]))
+            at += step * uint64(loads) * down
             row += step * uint64(rows_of_tile)
         for v in range(vector):
             totals[v] = accumulator(sums[v])
@@ -449,15 +470,17 @@ def make_add_rows(operation, vector, height, loads):
 
 
 @functools.cache
-def make_narrow(operation, vector, loads, threads):
+def make_narrow(operation, vector, loads, threads, long):
     """Make the kernel ``narrow``: a block reads its rows as one run of memory, in aligned accesses.
 
     The order of elements must not matter, and there are no gaps between rows. A block reads a multiple of ``inner``
     elements at a time, so each thread stays in the same columns. ``splits`` blocks share the rows.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
-    finish, held, places, parts = operation.finish, vector * loads, vector * threads, 8
-    add_run, thread_type = make_add_run(operation, vector, loads), operation.thread_type
+    transform, finish, held, places, parts = operation.transform, operation.finish, vector * loads, vector * threads, 8
+    width = min(vector, 4, 16 // operation.partial.itemsize)
+    store = make_store(width, operation.partial.itemsize)
+    add_run, thread_type = make_add_run(operation, vector, loads, long), operation.thread_type
 
     @cuda.jit(device=True)
     def combine_rows(shared, rows, inner):
@@ -473,29 +496,44 @@ def make_narrow(operation, vector, loads, threads):
         cuda.syncthreads()
 
     @cuda.jit(max_registers=65536 // threads)
-    def narrow(x, out, partials, counters, n, inner, splits, offset, count):
-        shared = cuda.shared.array(places, accumulator)
+    def narrow(x, out, partials, counters, n, inner, offset, count):
+        shared = cuda.shared.array(places, accumulator, alignment=16)
         flag = cuda.shared.array(1, int32)
         tile = cuda.local.array(held, thread_type)
-        few = cuda.local.array(parts, accumulator)
+        totals, few = cuda.local.array(vector, accumulator), cuda.local.array(parts, accumulator)
         tid, size, inner = uint32(cuda.threadIdx.x), uint32(cuda.blockDim.x), uint32(inner)
-        o = uint64(cuda.blockIdx.x) // uint64(splits)
-        part = uint64(cuda.blockIdx.x) - o * uint64(splits)
+        o, part, splits = uint64(cuda.blockIdx.x), uint32(cuda.blockIdx.y), uint32(cuda.gridDim.y)
         first = o * uint64(n) * uint64(inner)
+        # Places count from the aligned address before the first element. Ends that are no whole accesses come later.
         before = (uint64(offset) + first) % uint64(vector)
-        add_run(x, first, before, before + uint64(n) * uint64(inner), part, uint64(splits), tile)
+        low, end = uint64(vector) if before else uint64(0), before + uint64(n) * uint64(inner)
+        add_run(x, first - before, low, end, uint64(part), uint64(splits), tile)
         for v in range(vector):
-            shared[tid * uint32(vector) + uint32(v)] = accumulator(tile[v])
+            totals[v] = accumulator(tile[v])
+        for v in range(0, vector, width):
+            store(shared, uint32(tid * uint32(vector) + uint32(v)), totals, v)
+        if part == uint32(0):
+            head, tail = uint32(low - before), uint32(end % uint64(vector))
+            at, place = uint64(tid), uint32(tid + uint32(before))
+            if tid >= head:
+                at = end - before - uint64(tail) + uint64(tid - head)
+                place = uint32(place + uint32(vector) * inner - tail - head)
+            has, place = tid < head + tail, uint32(place % uint32(size * uint32(vector)))
+            value = accumulator(thread_type(transform(x[first + (at if has else uint64(0))])))
+            for side in range(2):  # both may have an element for the same place
+                cuda.syncthreads()
+                if has and (tid < head) == (side == 0):
+                    shared[place] = accumulator(combine(shared[place], value))
         combine_rows(shared, size * uint32(vector) // inner, inner)
         column = tid
         while column < inner:
             total = shared[(column + uint32(before)) % inner]
-            if splits == 1:
+            if splits == uint32(1):
                 out[o * uint64(inner) + uint64(column)] = finish(total, count)
             else:
-                partials[(o * uint64(splits) + part) * uint64(inner) + uint64(column)] = total
+                partials[(o * uint64(splits) + uint64(part)) * uint64(inner) + uint64(column)] = total
             column += size
-        if splits == 1 or not is_last(counters, o, splits, flag):
+        if splits == uint32(1) or not is_last(counters, o, splits, flag):
             return
         # Whole rows of partial results, as many as there are threads for.
         rows = size // inner
@@ -518,33 +556,34 @@ def make_narrow(operation, vector, loads, threads):
 
 
 @functools.cache
-def make_add_run(operation, vector, loads):
-    """Make ``add_run(x, first, before, end, part, splits, tile)``: combine a thread's share of a run of memory.
+def make_add_run(operation, vector, loads, long):
+    """Make ``add_run(x, first, low, end, part, splits, tile)``: combine a thread's share of a run of memory.
 
-    Places count from the aligned address ``before`` elements ahead of x[first], up to ``end``. The thread's totals for
-    ``vector`` neighbouring places are left in ``tile``.
+    Places count from the aligned address that x[first] is place 0 of, from ``low`` to ``end``; whole accesses between
+    these are taken. The thread's totals for ``vector`` neighbouring places are left in ``tile``. ``long``: see
+    `make_add_tiles`.
     """
-    combine, transform, identity = operation.combine, operation.transform, operation.identity
-    thread_type, read = operation.thread_type, make_read(operation, vector)
-    fold = make_fold(operation, vector * loads, vector)
+    combine, identity, thread_type = operation.combine, operation.identity, operation.thread_type
+    read, fold = make_read(operation, vector), make_fold(operation, vector * loads, vector)
 
     @cuda.jit(device=True)
-    def add_run(x, first, before, end, part, splits, tile):
+    def add_run(x, first, low, end, part, splits, tile):
         sums = cuda.local.array(vector, thread_type)
         for v in range(vector):
             sums[v] = thread_type(identity)
         down = uint64(cuda.blockDim.x) * uint64(vector)
         at = part * uint64(loads) * down + uint64(cuda.threadIdx.x) * uint64(vector)
-        while at < end:
-            if at >= before and at + uint64(loads - 1) * down + uint64(vector) <= end:
+        while at + uint64(vector) <= end:
+            if long and at >= low and at + uint64(loads - 1) * down + uint64(vector) <= end:
                 for k in range(loads):
-                    read(x, first + at - before + uint64(k) * down, tile, k * vector)
+                    read(x, first + at + uint64(k) * down, tile, k * vector)
             else:
                 for k in range(loads):
+                    place = at + uint64(k) * down
+                    has = place >= low and place + uint64(vector) <= end
+                    read(x, first + (place if has else low), tile, k * vector)
                     for v in range(vector):
-                        place = at + uint64(k) * down + uint64(v)
-                        has = place >= before and place < end
-                        value = thread_type(transform(x[first + place - before if has else first]))
+                        value = tile[k * vector + v]
                         tile[k * vector + v] = value if has else thread_type(identity)
             fold(tile)
             for v in range(vector):
@@ -562,16 +601,16 @@ def rows_of_warp(width, height):
 
 
 @functools.cache
-def make_add_tiles(operation, vector, width, height, loads):
+def make_add_tiles(operation, vector, width, height, loads, long):
     """Make ``add_tiles(x, first, n, inner, pitch, column, run, totals)``: combine a thread's share of its columns.
 
-    The n rows begin at row ``first``. Only the last tile of them is checked (D3).
+    The n rows begin at row ``first``. Every tile is checked as only the last one needs to be, unless the share is
+    ``long``: with less code, instructions arrive sooner.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     thread_type, held, deep = operation.thread_type, vector * loads, rows_of_warp(width, height)
-    rows_of_tile, strands = deep * loads, height // deep
-    read, gather = make_read(operation, vector), make_gather(operation, loads, vector, deep, width)
-    share = make_share(operation)
+    rows_of_tile, strands, read = deep * loads, height // deep, make_read(operation, vector)
+    gather, share = make_gather(operation, loads, vector, deep, width), make_share(operation)
 
     @cuda.jit(device=True)
     def add_tiles(x, first, n, inner, pitch, column, run, totals):
@@ -584,29 +623,26 @@ def make_add_tiles(operation, vector, width, height, loads):
         t, step, stop = share(strand, uint64(cuda.gridDim.y) * uint64(strands), run, tiles)
         row = t * uint64(rows_of_tile) + uint64(cuda.threadIdx.y) % uint64(deep)
         # Threads past the last column read column 0; their totals are discarded.
-        at = (first + row) * pitch + (column if column < inner else uint64(0))
-        leap = (step - uint64(1)) * uint64(loads) * down
-        while t < min(stop, n // uint64(rows_of_tile)):
-            for k in range(loads):
-                read(x, at, tile, k * vector)
-                at += down
+        top = first * pitch + (column if column < inner else uint64(0))
+        at = top + row * pitch
+        while t < stop:
+            if long and (t + uint64(1)) * uint64(rows_of_tile) <= n:
+                for k in range(loads):
+                    read(x, at + uint64(k) * down, tile, k * vector)
+            else:
+                left = uint32(min(n - row, uint64(rows_of_tile))) if row < n else uint32(0)
+                for k in range(loads):
+                    has = uint32(k * deep) < left
+                    read(x, at + uint64(k) * down if has else top, tile, k * vector)
+                    for v in range(vector):
+                        value = tile[k * vector + v]
+                        tile[k * vector + v] = value if has else thread_type(identity)
             gather(tile)
             for v in range(vector):
                 sums[v] = thread_type(combine(sums[v], tile[v]))
             t += step
-            at += leap
-        if t < stop:
-            row = t * uint64(rows_of_tile) + uint64(cuda.threadIdx.y) % uint64(deep)
-            for i in range(held):
-                tile[i] = thread_type(identity)
-            for k in range(loads):
-                if row < n:
-                    read(x, at, tile, k * vector)
-                row += uint64(deep)
-                at += down
-            gather(tile)
-            for v in range(vector):
-                sums[v] = thread_type(combine(sums[v], tile[v]))
+            row += step * uint64(rows_of_tile)
+            at += step * uint64(loads) * down
         for v in range(vector):
             totals[v] = accumulator(sums[v])
 
@@ -712,10 +748,11 @@ class Walk(NamedTuple):
 
 
 @functools.cache
-def make_strided(operation, threads, loads):
+def make_strided(operation, threads, loads, alone, line, once):
     """Make the kernel ``strided``, for arrays of any strides: see `Walk`. The order of elements must not matter.
 
-    Blocks along y share the elements of a result.
+    Each thread takes results ``alone``, or a team takes them; blocks along y share the elements of a result. With
+    ``line`` there is one reduced axis, with ``once`` a thread has at most ``loads`` elements of a result.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     thread_type, finish, parts = operation.thread_type, operation.finish, PARTIAL_LOADS
@@ -726,12 +763,12 @@ def make_strided(operation, threads, loads):
         """Combine what the threads of a team hold for the same result; its first row of threads gets it."""
         tid = uint32(cuda.threadIdx.x)
         shared[tid] = total
-        step = uint32(1) << high >> uint32(1)
+        me, step = uint32(tid >> wide) & uint32(high - uint32(1)), uint32(high >> uint32(1))
         while step > uint32(0):
             cuda.syncthreads()
-            if tid >> wide & ((uint32(1) << high) - uint32(1)) < step:
-                shared[tid] = accumulator(combine(shared[tid], shared[tid + (step << wide)]))
-            step >>= uint32(1)
+            if me < step:
+                shared[tid] = accumulator(combine(shared[tid], shared[uint32(tid + uint32(step << wide))]))
+            step = uint32(step >> uint32(1))
         cuda.syncthreads()
         return shared[tid]
 
@@ -739,10 +776,10 @@ def make_strided(operation, threads, loads):
     def carry(row, place, at, walk):
         """Go on from the end of a row, and of a slab."""
         if place >= walk.n.value:
-            row, place, at = row + uint32(1), place - walk.n.value, at + walk.ends[1]
+            row, place, at = uint32(row + uint32(1)), uint32(place - walk.n.value), at + walk.ends[1]
         if row >= walk.rows.value:
-            row, at = row - walk.rows.value, at + walk.ends[0]
-        return uint32(row), uint32(place), at
+            row, at = uint32(row - walk.rows.value), at + walk.ends[0]
+        return row, place, at
 
     @cuda.jit
     def strided(x, out, partials, counters, walk, count):
@@ -750,59 +787,78 @@ def make_strided(operation, threads, loads):
         flag = cuda.shared.array(1, int32)
         tile, few = cuda.local.array(loads, thread_type), cuda.local.array(parts, accumulator)
         tid, splits, split = uint32(cuda.threadIdx.x), uint32(cuda.gridDim.y), uint32(cuda.blockIdx.y)
-        team = uint32(cuda.blockIdx.x) * (uint32(threads) >> (walk.wide + walk.high)) + (tid >> (walk.wide + walk.high))
+        # Each sum is made a number of 32 bits again.
+        both, step = uint32(walk.wide + walk.high), uint32(1) if alone else uint32(uint32(1) << walk.high)
+        team = uint32(uint32(cuda.blockIdx.x) * uint32(uint32(threads) >> both) + uint32(tid >> both))
         pair, block = divided(team, walk.across)
         o, b = divided(pair, walk.between)
-        i = (block << walk.wide) + (tid & ((uint32(1) << walk.wide) - uint32(1)))
-        me = tid >> walk.wide & ((uint32(1) << walk.high) - uint32(1))
+        i = uint32(uint32(block << walk.wide) + uint32(tid & uint32(uint32(uint32(1) << walk.wide) - uint32(1))))
+        me = uint32(0) if alone else uint32(uint32(tid >> walk.wide) & uint32(step - uint32(1)))
         has_result = pair < walk.pairs and i < walk.inner
         base = int64(o) * walk.x_steps[0] + int64(b) * walk.x_steps[1] + int64(i) * walk.x_steps[2]
-        element, stop = split * walk.share + me, min(split * walk.share + walk.share, walk.elements)
-        row, place = divided(element, walk.n)
-        slab, row = divided(row, walk.rows)
-        at = base + int64(slab) * walk.steps[0] + int64(row) * walk.steps[1] + int64(place) * walk.steps[2]
-        total, step = thread_type(identity), uint32(1) << walk.high
-        stop = stop if has_result else uint32(0)
+        element, stop = uint32(0), walk.elements
+        if not alone:
+            element = uint32(uint32(split * walk.share) + me)
+            stop = min(uint32(uint32(split + uint32(1)) * walk.share), walk.elements)
+        row, place, at = uint32(0), uint32(0), base + int64(element) * walk.steps[2]
+        if not line:
+            row, place = divided(element, walk.n)
+            slab, row = divided(row, walk.rows)
+            at = base + int64(slab) * walk.steps[0] + int64(row) * walk.steps[1] + int64(place) * walk.steps[2]
+        total, stop = thread_type(identity), stop if has_result else uint32(0)
         while element < stop:
-            element += uint32(loads) * step
-            if element - step < stop and walk.on[1] == step and place + uint32(loads) * walk.on[1] <= walk.n.value:
+            if line:
+                for k in range(loads):
+                    has = uint32(element + uint32(uint32(k) * step)) < stop
+                    value = take(x, uint64(at + int64(k) * walk.advance if has else base))
+                    tile[k] = value if has else thread_type(identity)
+                at += int64(loads) * walk.advance
+            elif (
+                uint32(element + uint32(uint32(loads - 1) * step)) < stop
+                and walk.on[1] == step
+                and uint32(place + uint32(uint32(loads) * step)) <= walk.n.value
+            ):
                 for k in range(loads):  # all in this row
                     tile[k] = thread_type(take(x, uint64(at + int64(k) * walk.advance)))
-                place += uint32(loads) * walk.on[1]
+                place = uint32(place + uint32(uint32(loads) * step))
                 at += int64(loads) * walk.advance
                 row, place, at = carry(row, place, at, walk)
             else:
                 for k in range(loads):
-                    has = element - uint32(loads - k) * step < stop
+                    has = uint32(element + uint32(uint32(k) * step)) < stop
                     value = take(x, uint64(at if has else base))
                     tile[k] = value if has else thread_type(identity)
-                    row, place, at = carry(row + walk.on[0], place + walk.on[1], at + walk.advance, walk)
+                    row, place = uint32(row + walk.on[0]), uint32(place + walk.on[1])
+                    row, place, at = carry(row, place, at + walk.advance, walk)
+            element = uint32(element + uint32(uint32(loads) * step))
             fold(tile)
             total = thread_type(combine(total, tile[0]))
-        result = combine_team(accumulator(total), shared, walk.wide, walk.high)
-        writes = has_result and me == uint32(0)
+            if once:
+                break
+        result, writes, again = accumulator(total), has_result and me == uint32(0), alone or splits == 1
         to = uint64(
             walk.out_first + int64(o) * walk.out_steps[0] + int64(b) * walk.out_steps[1] + int64(i) * walk.out_steps[2]
         )
-        if splits == 1:
-            if writes:
-                out[to] = finish(result, count)
-            return
         first = (uint64(pair) * uint64(walk.inner) + uint64(i)) * uint64(splits)
-        if writes:
-            partials[first + uint64(split)] = result
-        if is_last(counters, uint64(cuda.blockIdx.x), splits, flag):
-            result, part = accumulator(identity), me
+        while True:  # with the same instructions for partial results: others would have to arrive first
+            if not alone:
+                result = combine_team(result, shared, walk.wide, step)
+            if again:
+                break
+            if writes:
+                partials[first + uint64(split)] = result
+            if not is_last(counters, uint64(cuda.blockIdx.x), splits, flag):
+                return
+            result, part, again = accumulator(identity), me, True
             while has_result and part < splits:
                 for k in range(parts):
                     has = part < splits
                     few[k] = partials[first + uint64(part if has else me)]
                     few[k] = few[k] if has else accumulator(identity)
-                    part += step
+                    part = uint32(part + step)
                 for k in range(parts):
                     result = accumulator(combine(result, few[k]))
-            result = combine_team(result, shared, walk.wide, walk.high)
-            if writes:
-                out[to] = finish(result, count)
+        if writes:
+            out[to] = finish(result, count)
 
     return strided

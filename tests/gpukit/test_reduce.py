@@ -351,6 +351,8 @@ def test_any_strides_are_read_where_they_are(monkeypatch):
     monkeypatch.setattr("gpukit._host.call.copy_launches", None)  # no copy is made
     cases = [((40, 60), np.s_[::-1, ::-2], (0,)), ((40, 60), np.s_[::2, ::-1], (1,)), ((2, 9000), np.s_[:, ::2], (1,))]
     cases += [((6, 50, 40), np.s_[:, 3:40, 5:33], axes) for axes in ((1, 2), (0, 1, 2))]
+    # One thread takes each result, with one reduced axis and with two.
+    cases += [((2, 80000), np.s_[:, ::2], (0,)), ((2, 2, 80000), np.s_[:, ::-1, ::2], (0, 1))]
     cases += [((5, 6, 7, 8, 9), np.s_[::2, ::-1, :, 1:5], (1, 3)), ((30, 2, 3, 2, 20), np.s_[..., :7], (0, 1, 3))]
     views = [(base, base[index], axes) for shape, index, axes in cases for base in (np.rint(4 * filled(shape, "f4")),)]
     views += [(base, np.broadcast_to(base[0], (70, 60)), (axis,)) for base in (views[0][0],) for axis in (0, 1)]
@@ -397,7 +399,8 @@ def test_few_long_rows_from_any_address(dtype, monkeypatch):
     ("f4", (1, 100, 301), "cells", 2), ("f2", (1, 39, 302), "cells", 1), ("i1", (1, 60, 1204), "cells", 2),
     ("f4", (4001, 10, 3), "cells", 47), ("f2", (300, 11, 9), "columns", 300), ("f2", (1, 41, 301), "columns", 5),
     ("f4", (1, 631, 5), "columns", 1), ("f8", (1, 70, 260), "columns", 5), ("f2", (1, 300, 500), "columns", 4),
-    ("f4", (1, 5000, 7), "columns", 19), ("f4", (1, 520, 501), "skewed", 80), ("f4", (70, 300, 2), "groups", 9),
+    ("f4", (1, 5000, 7), "columns", 19), ("f4", (1, 520, 501), "skewed", 80), ("f4", (1, 70, 4001), "skewed", 33),
+    ("f4", (70, 300, 2), "groups", 9),
     ("f2", (70, 40, 4), "groups", 9), ("f2", (33, 100, 8), "groups", 5), ("i1", (9, 35, 8), "groups", 2),
 ])  # fmt: skip
 def test_who_takes_the_rows(dtype, shape, kernel, blocks, monkeypatch):
@@ -418,9 +421,25 @@ def test_who_takes_the_rows(dtype, shape, kernel, blocks, monkeypatch):
 @pytest.mark.parametrize(("dtype", "n", "threads"), [("i1", 1001, 64), ("i1", 1041, 256), ("f4", 4099, 1024)])
 def test_threads_of_a_row_alone(dtype, n, threads):
     first, _ = operators.make_operations("max", np.dtype(dtype))
-    (launch,) = cost.choose(first, first.result.itemsize, 0, 47, n, 1, n, True)
-    assert (launch.kernel.py_func.__name__, launch.grid, launch.block) == ("rows", 47, threads)
-    check(filled((47, n), dtype), 1, "max")
+    (launch,) = cost.choose(first, first.result.itemsize, 0, 150, n, 1, n, True)
+    assert (launch.kernel.py_func.__name__, launch.grid, launch.block) == ("rows", (150, 1, 1), threads)
+    check(filled((150, n), dtype), 1, "max")
+
+
+@pytest.mark.parametrize(("n", "threads"), [(331, 512), (1041, 1024), (4095, 1024)])
+def test_few_short_rows_element_by_element(n, threads):
+    first, _ = operators.make_operations("sum", np.dtype("f4"))
+    (launch,) = cost.choose(first, 4, 1, 3, n, 1, n, True)
+    assert (launch.kernel.py_func.__name__, launch.grid, launch.block) == ("short", 3, threads)
+    check_trace((3, n), [(3, False), (n, True)], 1)
+    x = np.random.default_rng(n).integers(0, 2**32, (3, n), np.uint32)
+    assert np.array_equal(reduce.reduce(x, 1, (after, 1)), all_after(x.T))
+
+
+def test_few_strided_results_have_a_block_each():
+    first, _ = operators.make_operations("min", np.dtype("f8"))
+    for kept, reduced in ([(9, 4, 1)], [(1013, 36)]), ([(9, 2, 1)], [(413, 18)]), ([(30, 1, 1)], [(40, 900), (9, 50)]):
+        assert cost.choose_strided(first, 8, kept, reduced).grid == (kept[0][0], 1, 1)
 
 
 def test_threads_of_few_strided_elements_have_several():
