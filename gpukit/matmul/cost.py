@@ -126,10 +126,9 @@ SMALL_WARP_SPEEDS = (
     Speed(WarpTile(64, 64, 32, 32, 4), 4, 0.11, 0.17, 1.5, 1),
 )
 #: The same for tensor cores and shorter elements, by what multiplies: groups of warps; groups whose one operand lies
-#: across K; groups for which threads copy operands that lie anywhere, timed where these fill the memory bandwidth and
-#: perhaps faster elsewhere; single warps; such with short steps, which fit into the 99 KB of compute capability 8.6;
-#: single warps that load operands which lie anywhere, so that none is copied, some of them for a small K. A step is one
-#: of as many bytes of K as the tile is deep.
+#: across K; groups for which threads copy operands that lie anywhere; single warps; such with short steps, which fit
+#: into the 99 KB of compute capability 8.6; single warps that load operands which lie anywhere, so that none is copied,
+#: some of them for a small K. A step is one of as many bytes of K as the tile is deep.
 TENSOR_SPEEDS = {
     "groups": (
         Speed(GroupTile(128, 256, 2, 4), 1, 0.65, 0.65, 3.3, 1),
@@ -174,8 +173,8 @@ TENSOR_SPEEDS = {
         Speed(GroupTile(64, 64, 1, 6, 2), 2, 0.17, 0.22, 2.6, 1),
     ),
     "loaded": (
-        Speed(LoadedTile(64, 64, 1, 4, 3), 3, 0.47, 1.2, 2.2, 1),
-        Speed(LoadedTile(64, 128, 1, 4, 2), 2, 0.80, 1.4, 2.6, 1),
+        Speed(LoadedTile(64, 64, 1, 4, 3), 3, 0.30, 1.4, 1.7, 1),
+        Speed(LoadedTile(64, 128, 1, 4, 2), 2, 0.80, 1.2, 1.3, 1),
     ),
     "warps": (Speed(WarpTile(128, 256, 64, 64, 3, 128), 1, 1.03, 1.03, 3.0, 1), *SMALL_WARP_SPEEDS),
     "short warps": (Speed(WarpTile(128, 256, 64, 64, 4), 1, 0.55, 0.55, 3.0, 1), *SMALL_WARP_SPEEDS),
@@ -224,7 +223,7 @@ SLICE, SLICE_BYTES = 1.0, 8e4
 #: has up to so many times as much.
 LINES, MAX_SHARE = 1.1e5, 2.0
 #: Microseconds of a row of a tile that threads copy, by the elements that one copies at a time.
-LOAD = {8: 0.001, 4: 0.0015, 2: 0.002, 1: 0.005}
+LOAD = {8: 0.001, 4: 0.005, 2: 0.005, 1: 0.0075}
 #: Microseconds of a row of a tile that lies outside of its matrix, and is filled with zeros.
 ZERO = 0.003
 #: Bytes per microsecond of matrices in memory, and of parts of one, which stay in the L2 cache if they are small.
