@@ -152,12 +152,12 @@ TRANSPOSED, TRACED = 8192, 512
 
 @functools.cache
 def _matrix(n):
-    host = np.random.default_rng(3).integers(0, 99, (n, n), np.uint32)
-    return host, cuda.to_device(host), cuda.device_array((n, n), np.uint32)
+    return np.random.default_rng(3).integers(0, 99, (n, n), np.uint32)
 
 
 def _transposed(variant, n=TRANSPOSED):
-    host, a, out = _matrix(n)
+    host = _matrix(n)
+    a, out = cuda.to_device(host), cuda.device_array((n, n), np.uint32)
     turned = host if variant in transpose.CONTROLS else host.T
     return [(transpose.configure(variant, (n, n)), (a, out))], out, partial(np.array_equal, turned)
 
@@ -180,12 +180,13 @@ SUMMED = (2**20, 2**24)
 
 @functools.cache
 def _values(size):
-    host = np.random.default_rng(4).random(size, np.float32)
-    return cuda.to_device(host), cuda.device_array(1, np.float32), host.sum(dtype=np.float64)
+    values = np.random.default_rng(4).random(size, np.float32)
+    return values, values.sum(dtype=np.float64)
 
 
 def _sum(variant, size):
-    x, out, exact = _values(size)
+    values, exact = _values(size)
+    x, out = cuda.to_device(values), cuda.device_array(1, np.float32)
     return ladder.steps(variant, x, out), out, lambda got: np.allclose(got, exact, rtol=1e-5)
 
 
@@ -205,12 +206,12 @@ FRAMES, FITTED = (32, 1080, 1920, 3), (640, 640)
 
 @functools.cache
 def _frames(count):
-    host = np.random.default_rng(5).integers(0, 256, (count, *FRAMES[1:]), np.uint8)
-    return host, cuda.to_device(host)
+    return np.random.default_rng(5).integers(0, 256, (count, *FRAMES[1:]), np.uint8)
 
 
 def _fit(rung, count=FRAMES[0]):
-    host, frames = _frames(count)
+    host = _frames(count)
+    frames = cuda.to_device(host)
     planes = rung == "letterbox_planes"
     shape, dtype = ((3, *FITTED), np.float32) if planes else ((*FITTED, 3), np.uint8)
     out = cuda.device_array((count, *shape), dtype)
@@ -244,12 +245,12 @@ CONVOLVED, WEIGHTS, WINDOWED = (1, 6, 512, 768), (6, 6, 6, 6), (16, 64, 56, 56)
 
 @functools.cache
 def _images(shape):
-    host = np.random.default_rng(7).standard_normal(shape).astype(np.float32)
-    return host, cuda.to_device(host)
+    return np.random.default_rng(7).standard_normal(shape).astype(np.float32)
 
 
 def _convolution(algorithm):
-    (x, on_device), (weight, weights) = _images(CONVOLVED), _images(WEIGHTS)
+    x, weight = _images(CONVOLVED), _images(WEIGHTS)
+    on_device, weights = cuda.to_device(x), cuda.to_device(weight)
     bias = np.arange(WEIGHTS[0], dtype=np.float32)
     height, width = (n - k + 1 for n, k in zip(CONVOLVED[2:], WEIGHTS[2:], strict=True))
     out = cuda.device_array((CONVOLVED[0], WEIGHTS[0], height, width), np.float32)
@@ -275,7 +276,8 @@ def _windows(x):
 
 
 def _to_columns(variant):
-    x, on_device = _images(WINDOWED)
+    x = _images(WINDOWED)
+    on_device = cuda.to_device(x)
     launch, further = conv.configure_im2col(variant, WINDOWED, 3, padding=1)
     out = cuda.device_array(9 * x.size, np.float32)
     return (
