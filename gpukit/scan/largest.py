@@ -395,7 +395,7 @@ def _top(problem: Problem):
     indices, after = target.view(np.uint64), after + after_indices
     if n <= _max_sorted(dtype.itemsize, rows):
         return sort_rows(problem, dtype, keys, None, top, indices, largest) + after
-    if not in_order:
+    if k == 1 or not in_order:
         return _select(problem, dtype, keys, top, indices, largest) + after
     chosen = problem.work.take("chosen", rows * k, bits).reshape(rows, k)
     positions = problem.work.take("positions", rows * k, np.uint32).reshape(rows, k)
