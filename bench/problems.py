@@ -108,6 +108,13 @@ KEPT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("scan", {"shape": [100_000, 3], "axis": 0, "op": "sum", "dtype": "float32"}),
     ("scan", {"shape": [198_593, 33, 2], "axis": 1, "op": "sum", "dtype": "float32"}),
     ("topk", {"shape": [13, 365_341], "axis": 1, "k": 16, "largest": False, "dtype": "float16"}),
+    (
+        "conv2d",
+        {"x": [1, 448, 231, 231], "weight": [448, 16, 5], "stride": 16, "padding": 8, "groups": 448, "bias": True},
+    ),
+    ("conv2d", {"x": [13, 192, 67, 101], "weight": [2, 1, 1], "stride": 3}),
+    ("matmul", {"lead": [[], []], "mnk": [1, 3, 802], "dtype": "float64", "layout": "NT"}),
+    ("matmul", {"lead": [[], []], "mnk": [1, 11280, 8], "dtype": "bfloat16", "layout": "TT"}),
 )
 
 
