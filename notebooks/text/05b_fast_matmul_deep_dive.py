@@ -205,7 +205,7 @@ exercises.check("05b-split", my_slices)
 #
 # ## Which tile, how many slices?
 #
-# There are hundreds of choices for a shape: too many to try, few enough to *predict*. A small model does it. Each tile has four measured figures: how many of its blocks an SM holds, what a step costs on a busy SM, what it costs when the block is alone, and what the first copies and the last stores cost. The SM with the most blocks determines the time. At first, skip the lines with `slices`, `zeros` and `is_stream`: they are for tiles of tensor cores ([chapter 12](12_tensor_cores.ipynb)).
+# There are hundreds of choices for a shape: too many to try, few enough to *predict*. A small model does it. Each tile has four measured figures: how many of its blocks an SM holds, what a step costs on a busy SM, what it costs when the block is alone, and what the first copies and the last stores cost. The SM with the most blocks determines the time. At first, skip the lines with `slices`, `zeros`, `loads` and `is_stream`: they are for tiles of tensor cores ([chapter 12](12_tensor_cores.ipynb)).
 
 # %%
 show.source(cost.predict)
@@ -214,12 +214,12 @@ show.source(cost.predict)
 rows = []
 square, deep, thin, uneven = (4096, 4096, 4096), (64, 64, 32768), (16, 4096, 4096), (2560, 2560, 2560)
 for m, n, k in (square, (512, 512, 512), deep, thin, uneven, (4096, 4097, 4096)):
-    pieces, widen = matmul.choose(m, n, k, 1, n % 4 == 0, 132)
-    for piece in pieces:
+    choice = matmul.choose(m, n, k, 1, n % 4 == 0, 132)
+    for piece in choice.pieces:
         blocks = -(-piece.rows // piece.tile.rows) * -(-piece.columns // piece.tile.columns)
         row = {"M x N x K": f"{m} x {n} x {k}", "piece": f"{piece.rows} x {piece.columns}"}
         row |= {"tile": f"{piece.tile.rows} x {piece.tile.columns}", "tiles": blocks, "slices of K": piece.parts}
-        rows.append(row | {"b copied to aligned rows": "yes" if widen else ""})
+        rows.append(row | {"b copied to aligned rows": "yes" if choice.widens else ""})
 results.table(rows)
 
 # %% [markdown]
@@ -232,7 +232,7 @@ results.table(rows)
 # <details><summary>Answer</summary>There are 12 x 6 = 72 tiles. One slice: 72 blocks, one round over the whole K, and nearly half of the SMs idle. Three slices: 216 blocks, two rounds of a third each, 2/3 of the time. Nine slices: 648 blocks, five rounds of a ninth, 5/9 of the time, but nine partial products to add. <code>choose</code> weighs all that. It cuts 66 of the tiles into two slices each, which makes 132 blocks, one for each SM, and the last 128 rows are a piece of their own.</details>
 
 # %%
-matmul.choose(1536, 1536, 4096, 1, True, 132)[0]
+matmul.choose(1536, 1536, 4096, 1, True, 132).pieces
 
 # %% [markdown]
 # This is what the choices achieve. Each cell is the time of cuBLAS over ours. Above 1 ours is faster:
