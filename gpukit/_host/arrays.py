@@ -15,6 +15,7 @@ from gpukit._numba import (
     cuda_api_error,
     device_array_base,
     device_array_class,
+    enable_peer,
     make_is_captured,
     make_is_device,
     numba_driver,
@@ -128,16 +129,28 @@ def stream_for(stream, array) -> Any:
 
 
 def device_made_current(arrays: tuple) -> Any:
-    """Return a context in which the device of some arrays is the current one; None if it is.
+    """Return a context in which the device that works on some arrays is the current one; None if it is.
 
-    ValueError if they are on several devices.
+    That is the device that they are on. If they are on several, it is the current one, or else that of the first array.
+    Access to the memory of the others is enabled; ValueError if there can be none.
     """
     if not has_several_devices():
         return None
-    numbers = sorted(number for number in {*map(_device_of, arrays)} if number is not None)
-    if len(numbers) > 1:
-        raise ValueError(f"the arrays are on devices {' and '.join(map(str, numbers))}; they must be on the same one")
-    return cuda.gpus[numbers[0]] if numbers and numbers[0] != cuda.get_current_device().id else None
+    numbers = list(dict.fromkeys(number for number in map(_device_of, arrays) if number is not None))
+    current = cuda.get_current_device().id
+    if numbers and current not in numbers:
+        return cuda.gpus[numbers[0]]
+    for number in numbers:
+        if number != current:
+            context = cuda.current_context()
+            if not context.can_access_peer(number):
+                names = " and ".join(map(str, sorted(numbers)))
+                raise ValueError(
+                    f"the arrays are on devices {names}, and {current} cannot access the memory of {number}; "
+                    "they must be on the same one"
+                )
+            enable_peer(context, cuda.gpus[number].get_primary_context())
+    return None
 
 
 def has_several_devices() -> bool:

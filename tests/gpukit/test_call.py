@@ -460,16 +460,26 @@ def test_calls_are_made_on_the_device_of_arrays_of_other_libraries(library):
             assert [int(result.reshape(1)[0]) for result in results] == [44850, 299, 299]
 
 
-def test_arrays_on_two_devices_are_refused():
+def test_arrays_on_two_devices(monkeypatch):
+    """The current one works on them, if it can access the memory of the other."""
     with two_devices():
         x = device()
         with cuda.gpus[1]:
             y = device()
-        for _ in range(2):
-            for make in (lambda: indexing.axpy(1, x, y), lambda: scan.sort(y, out=x), lambda: scan.compress(y, x)):
-                with pytest.raises(ValueError, match="the arrays are on devices 0 and 1; they must be on the same"):
-                    make()
-            assert indexing.axpy(1, x, x).shape == indexing.axpy(1, y, y).shape
+        context = type(cuda.current_context())
+        for reaches in (False, True, True):
+            monkeypatch.setattr(context, "can_access_peer", lambda *_, reaches=reaches: reaches)
+            for current in (0, 1):
+                with cuda.gpus[current]:
+                    if reaches:
+                        result = indexing.axpy(1, x, y)
+                        assert result.gpu_data.context.device.id == current
+                        np.testing.assert_array_equal(result.copy_to_host(), x.copy_to_host() + y.copy_to_host())
+                    else:
+                        for make in (lambda: indexing.axpy(1, x, y), lambda: scan.compress(y, x)):
+                            with pytest.raises(ValueError, match="the arrays are on devices 0 and 1, and . cannot"):
+                                make()
+        assert indexing.axpy(1, x, x).shape == indexing.axpy(1, y, y).shape
 
 
 @pytest.mark.gpu
