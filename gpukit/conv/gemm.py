@@ -50,7 +50,6 @@ __all__ = [
     "last_us",
     "lies_last",
     "reads_last",
-    "sampled_us",
     "takes_first",
     "takes_implicit",
 ]
@@ -392,14 +391,14 @@ def reads_last(x: Any, weight_shape: tuple, geometry: Geometry, groups: int) -> 
         return False
     half, shapes = dtype_of(x).itemsize == 2, (tuple(x.shape), tuple(weight_shape))
     choice = choose_tile(*shapes, geometry, groups, half, groups == 1)
-    if geometry.is_sampled and sampled_us(*shapes, geometry, groups, half) < choice.us:
+    if geometry.is_sampled and _sampled_us(*shapes, geometry, groups, half) < choice.us:
         return False
     if isinstance(choice.tile, HalfTile):
         return _has_chunks_last(x, groups) or groups == 1 and x.shape[1] <= CHUNK
     return groups == 1 and not choice.written and isinstance(choice.tile, GroupTile)
 
 
-def sampled_us(x_shape: tuple, weight_shape: tuple, geometry: Geometry, groups: int, half: bool) -> float:
+def _sampled_us(x_shape, weight_shape, geometry, groups, half):
     """Predict the microseconds of implicit GEMM after a copy of the pixels of windows, where ``geometry.is_sampled``,
     with their channels first.
     """

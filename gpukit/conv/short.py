@@ -39,10 +39,13 @@ BUSY = 8
 #: multiprocessor could issue; cycles of one that waits for the one before, and to load a value of a window. These and
 #: what follows are fitted to 36 measurements on an H200.
 SHORT_US, CYCLES_PER_US, BYTES_PER_US, ISSUED, WAIT_CYCLES, LOAD_CYCLES = 4.2, 1750, 3.0e6, 0.8, 5, 40
+#: Cycles of two out channels beside their terms; lanes for which a multiprocessor issues an instruction in a cycle.
+PAIR_CYCLES, LANES = 40, 128
 #: Instructions of a thread, or what takes as long: to load a value of a window, to load four weights, to store
 #: a value, and to convert it to two bytes before.
 LOAD, WEIGHTS, STORE, CONVERT = 14, 3.5, 10, 20
-#: Memory and multiprocessors work at the same time, in part: between the sum, 1, and the longer one, infinity.
+#: The exponent by which the times of memory and of the multiprocessors are joined, as they overlap in part: 1 adds
+#: them, and infinity takes the longer one.
 TOGETHER = 1.6
 
 
@@ -92,8 +95,8 @@ def short_us(x_shape: tuple, weight_shape: tuple, geometry: Geometry, groups: in
     threads = ceil_div(windows, work.run) * groups * ceil_div(outs, work.outs)
     value = terms + STORE + CONVERT * (itemsize == 2)
     own = work.outs * (work.run * value + WEIGHTS * ceil_div(terms, 4)) + work.run * LOAD * terms
-    issue = threads * own / (128 * ISSUED * multiprocessors)
-    alone = work.outs / 2 * (WAIT_CYCLES * terms + 40) + LOAD_CYCLES * work.run * terms
+    issue = threads * own / (LANES * ISSUED * multiprocessors)
+    alone = work.outs / 2 * (WAIT_CYCLES * terms + PAIR_CYCLES) + LOAD_CYCLES * work.run * terms
     read = min(prod(x_shape), groups * terms * windows)
     moved = itemsize * (read + groups * outs * windows)
     times = max(issue, alone) / CYCLES_PER_US, moved / BYTES_PER_US

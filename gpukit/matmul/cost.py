@@ -236,8 +236,8 @@ STREAM, STREAM_ALONE = 3.3e6, 5.2e4
 #: That of operands whose rows begin at multiples of a line, and lie along K.
 ALIGNED = Access()
 #: Rows of a multiple of so many elements are stored by 16 bytes. If others are stored: elements per microsecond, and,
-#: by groups of warps, microseconds of a launch. The same for tiles for a small K, and for such where a warp has all
-#: columns of its rows.
+#: by groups of warps, microseconds of a launch. Elements per microsecond of tiles for a small K, and of those in which
+#: a warp has all columns of its rows.
 WIDE_STORE, NARROW_STORES, NARROW_GROUPS = 8, 1.2e4, 1.3
 SHALLOW_STORES, DENSE_STORES = 7e3, 1.6e4
 #: What of the time is added if the rows of b are not aligned, so that they are copied element by element; less for a
@@ -251,7 +251,7 @@ COPY_ROWS, COPY_ROWS_BYTES = 3.0, 3.9e6
 #: four elements then: ``a`` beside a ``b`` that has such copies, and any other operand. The cost of transposing one:
 #: microseconds, and bytes per microsecond; max elements of the copy.
 TURN_LAST_GAIN, TURN_GAIN, TURN, TURN_BYTES, MAX_TURNED = 0.027, 0.066, 3.0, 3.5e6, 1 << 27
-#: How many times as much as it costs must be saved by transposing ``b`` for another tile than the largest.
+#: What transposing ``b`` must save for other tiles than the largest, as a multiple of its cost.
 SURE = 2.0
 #: The largest tile where both operands lie across K, by `gpukit.matmul.streamed.streamed`: 6 % less than it takes, as
 #: what is predicted for the smaller tiles is that much too low.

@@ -111,7 +111,7 @@ def fast(tile, wide_b, wide_out, scales=False, adds=False, layout="NN", wide_a=F
     # takes 2 % longer unless they are held back as in `make_steps`, with a across K 1 % unless the starts are divided.
     is_largest = thread_columns == 16
     holds_loads, divides = is_largest and along_a, is_largest and not along_a
-    find_starts = make_starts(divided_slowly)[2] if divides else starts_of
+    find_starts = make_starts(divided_slowly)[1] if divides else starts_of
     copy_tiles, join = make_copy_tiles(tile, wide_b, layout, wide_a), make_join(tile)
     combine = make_combine(tile, wide_out, adds)
     store = make_store_rows(tile) if gathers else make_store(tile, wide_out)

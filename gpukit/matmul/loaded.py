@@ -37,7 +37,7 @@ __all__ = ["LOADS", "LoadedTile", "loaded"]
 LOADS = 8, 4, 2, 1
 #: Elements, and words, of a row of 128 bytes; words of a chunk of 16 bytes, and those that its elements lie in.
 DEPTH, WORDS, CHUNK, HELD = ROW // 2, ROW // 4, 4, 5
-#: Rows of a tile come in so many.
+#: Rows that four warps copy at a time, by 16 bytes a thread.
 AT_ONCE = 16
 
 
@@ -166,7 +166,7 @@ def loaded(tile, name, layout, is_total, wide, scales=False, widths=(1, 1)):
 
 @cuda.jit(device=True, forceinline=True)
 def hand_over(full, stage):
-    """Arrive at the barrier of a stage to which this warp's copies have come."""
+    """Arrive at the barrier of a stage in which this warp's copies have landed."""
     fence_async()
     cuda.syncwarp()
     if uint32(cuda.threadIdx.x) % uint32(32) == 0:
@@ -175,7 +175,7 @@ def hand_over(full, stage):
 
 @functools.cache
 def make_drain(most, following):
-    """Make the device function that hands over the stages that are pending, the oldest first, when they have come."""
+    """Make the device function that hands over up to ``most`` + 1 pending stages, the oldest first, as they arrive."""
     if most < 0:
 
         @cuda.jit(device=True, forceinline=True)
@@ -211,7 +211,7 @@ def end_copies(whole, held, into, to, elements, words, start, corner, first, siz
 
 @functools.cache
 def make_begin(extent, along, width):
-    """Make the device function that begins asynchronous copies of so many elements."""
+    """Make the device function that begins asynchronous copies, each of ``width`` elements."""
     copy = {2: copy_async, 4: copy_async2, 8: copy_async4}[width]
     lanes = DEPTH // width
     at_once = GROUP // lanes
@@ -314,7 +314,7 @@ def make_shifted(extent, along):
 
 @cuda.jit(device=True, forceinline=True)
 def shift_in(into, at, five, first, left):
-    """Store the eight elements from an element on, of the five words from its word on; zeros for those not left."""
+    """Store eight elements of five words, from the first or the second one on; zeros for those not ``left``."""
     pick = uint32(0x5432) if first & uint64(1) else uint32(0x3210)
     u, v = byte_perm(five[0], five[1], pick), byte_perm(five[1], five[2], pick)
     w, x = byte_perm(five[2], five[3], pick), byte_perm(five[3], five[4], pick)
@@ -328,7 +328,7 @@ def word_at(elements, words, at, head):
     """Load a word of two elements, of which some may lie outside of the array; zeros for those."""
     if at < uint64(words.size):
         return words[at]
-    first = (at << uint64(1)) + uint64(head)  # before the array it is huge, and the next one 0
+    first = (at << uint64(1)) + uint64(head)  # one before the array wraps to a huge number, and the next to 0
     low = uint32(elements[first]) if first < uint64(elements.size) else uint32(0)
     high = uint32(elements[first + uint64(1)]) if first + uint64(1) < uint64(elements.size) else uint32(0)
     return uint32(low | high << uint32(16))

@@ -20,7 +20,6 @@ __all__ = [
     "is_dense",
     "lie_along",
     "make_starts",
-    "matrices_of",
     "operand",
     "start_of",
     "starts_of",
@@ -163,8 +162,8 @@ def steps_of(*operands: Operand) -> tuple:
 
 @functools.cache
 def make_starts(divide):
-    """Make the device functions that find where matrix z of an operand begins, and for matrix z of the result the
-    numbers of those of ``a`` and ``b``, and where they begin, with a function that divides by a Divisor.
+    """Make the device functions that find where matrix z of an operand begins, and where those of ``a`` and ``b`` for
+    matrix z of the result do, with a function that divides by a Divisor.
     """
 
     @cuda.jit(device=True, forceinline=True)
@@ -186,10 +185,10 @@ def make_starts(divide):
         z_a, z_b = matrices_of(z, which)
         return start_of(z_a, which[3], steps[0], steps[1]), start_of(z_b, which[6], steps[2], steps[3])
 
-    return start_of, matrices_of, starts_of
+    return start_of, starts_of
 
 
-start_of, matrices_of, starts_of = make_starts(divided)
+start_of, starts_of = make_starts(divided)
 
 
 @cuda.jit(device=True, forceinline=True)

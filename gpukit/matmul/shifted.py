@@ -24,7 +24,7 @@ CHUNK, ROWS, DEPTH = 8, 16, 32
 #: registers for.
 TOGETHER, FEW, WARPS, RESIDENT = 2, 3, 8, 5
 #: The K that it is for, and the fewest rows of all matrices: 8192 rows of 205 elements take 0.8 us longer on an H200.
-#: The most K for each row of a matrix.
+#: K is at most so many times the rows of a matrix.
 MIN_K, MAX_K, MIN_ROWS, MAX_SHARE = 16, 640, 10 << 10, 4
 #: The most groups of rows of a warp, and the blocks of a multiprocessor with which a warp has more than one.
 MAX_GROUPS, MANY_BLOCKS = 8, 12
@@ -189,7 +189,7 @@ def shifted(name, wide, adds, together):
     def finish(matrix, words, vector, out, first, of, inc, head, k, to, total, alpha, beta):
         """Add what lies in no whole chunk of the array, and store a result."""
         if not wide:
-            end = uint64(head) + uint64(uint32(2)) * uint64(words.size)
+            end = uint64(head) + uint64(2) * uint64(words.size)
             if (first < uint64(head)) | (first + uint64(k) > end):
                 for i in range(k):
                     at = first + uint64(i)

@@ -24,25 +24,25 @@ BLOCKS = 8
 MAX_RESIDENT = 32
 #: Accesses that a lane has under way at a time in ``rows``.
 ROW_LOADS = 4
-#: It is one for arrays of at most one access for each thread of the device: with less code, instructions arrive sooner.
+#: It is one for arrays of at most one access for each thread of the device: less code is fetched sooner.
 #: Max threads of a block then, and max accesses of each if a block takes a row alone; accesses of a row for which a
 #: block has as many threads.
 FEW_THREADS, FEW_ACCESSES, SHORT_ROW = 1024, 4, 64
-#: Elements of a row up to which a block takes it element by element, if there are few rows.
-SHORT_ELEMENTS = 4096
 #: It is two in an array of at most so many bytes, if rows have so many accesses, and there are rows for a quarter of
 #: the blocks wanted up to ``WARP_ROWS`` times as many: a block takes a row alone. Its threads if rows are more than
 #: blocks wanted.
 ALONE_ROW_LOADS, ALONE_BYTES, ALONE_ROW, ALONE_THREADS = 2, 64 << 20, (1 << 9, 1 << 12), 128
+#: The longest row that a block of ``short`` takes, if there are few rows.
+SHORT_ELEMENTS = 4096
 #: A warp takes a row alone if the warps of a block would have shares of different sizes, the row has at most so many
 #: tiles, and there are so many rows for each block wanted.
 WARP_ROWS, WARP_TILES = 2, 64
 #: Max accesses of a lane in ``groups``, by bytes of an access.
 SHORT_LOADS = {1: 16, 2: 16, 4: 16, 8: 8, 16: 8}
-#: The same where there are few rows, which a block takes each otherwise.
+#: The same where there are few rows: otherwise a block takes each of them.
 ALONE_LOADS = 4
 #: Accesses that a lane should have under way there, for one row or for several at once; and for one if there are many
-#: rows, by bytes of an access. Up to so many threads take one row at a time: with less code, they are done sooner.
+#: rows, by bytes of an access. Up to so many threads take one row at a time: less code is fetched sooner.
 SHORT_ACCESSES = 4
 MANY_ACCESSES = {1: 8, 2: 8, 4: 8, 8: 4, 16: 1}
 SEVERAL_THREADS = 1 << 16

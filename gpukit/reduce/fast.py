@@ -82,7 +82,7 @@ def make_rows(operation, vector, threads, loads, alone):
         sharer, sharers = part * uint64(warps) + tid // uint64(WARP), splits * uint64(warps)
         total = add_row(x, row * uint64(pitch), n, sharer, sharers, uint64(run), uint64(offset))
         again = alone
-        while True:  # with the same instructions for partial results: others would have to arrive first
+        while True:  # partial results go through the same instructions: others would have to be fetched first
             if commutative or again and not alone:
                 total = combine_lanes(total)
             total = combine_warps(total, shared)
@@ -103,7 +103,7 @@ def make_rows(operation, vector, threads, loads, alone):
 def make_short(operation, threads, loads):
     """Make the kernel ``short``: a block takes a row of at most threads * loads elements, one after the other.
 
-    It has little code, which arrives soon. Each thread takes neighbours, so the elements stay in order.
+    It has little code, which is fetched soon. Each thread takes neighbours, so the elements stay in order.
     """
     thread_type, accumulator, finish = operation.thread_type, operation.accumulator, operation.finish
     take_if, fold = make_take_if(operation, 1), make_fold(operation, loads)
@@ -322,7 +322,7 @@ def make_columns(operation, vector, width, height, loads, long):
         o = uint64(cuda.blockIdx.z)
         add_tiles(x, o * n, n, inner, uint64(pitch), column, uint64(run), totals)
         again = False
-        while True:  # with the same instructions for partial results: others would have to arrive first
+        while True:  # partial results go through the same instructions: others would have to be fetched first
             if commutative or again:
                 combine_columns(totals)
             combine_strands(totals, shared)
@@ -373,7 +373,7 @@ def make_skewed(operation, vector, width, height, loads, long):
         size, head = (outer * n - uint64(1)) * pitch + inner, uint64(-int64(offset)) % uint64(vector)
         tail = (uint64(offset) + size) % uint64(vector)
         add_rows(x, o * n, size, n, inner, pitch, left + tx * uint64(vector), before, head, totals)
-        # 32 bits are enough in a block. Partial results meet by the same instructions, which are there already.
+        # 32 bits are enough in a block. Partial results go through the same instructions, which are there already.
         mine = uint32(min(inner - left, uint64(owned))) if left < inner else uint32(0)
         skew, step, again = uint32(before), uint32(pitch), False
         while True:
@@ -605,7 +605,7 @@ def make_add_tiles(operation, vector, width, height, loads, long):
     """Make ``add_tiles(x, first, n, inner, pitch, column, run, totals)``: combine a thread's share of its columns.
 
     The n rows begin at row ``first``. Every tile is checked as only the last one needs to be, unless the share is
-    ``long``: with less code, instructions arrive sooner.
+    ``long``: less code is fetched sooner.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     thread_type, held, deep = operation.thread_type, vector * loads, rows_of_warp(width, height)
@@ -840,7 +840,7 @@ def make_strided(operation, threads, loads, alone, line, once):
             walk.out_first + int64(o) * walk.out_steps[0] + int64(b) * walk.out_steps[1] + int64(i) * walk.out_steps[2]
         )
         first = (uint64(pair) * uint64(walk.inner) + uint64(i)) * uint64(splits)
-        while True:  # with the same instructions for partial results: others would have to arrive first
+        while True:  # partial results go through the same instructions: others would have to be fetched first
             if not alone:
                 result = combine_team(result, shared, walk.wide, step)
             if again:
