@@ -496,8 +496,8 @@ def _extremes(problem: Problem):
 def _histogram(problem: Problem):
     """The launches of ``histogram``."""
     (x,), (bins, low, high) = problem.inputs, problem.settings
-    dtype, even = check_numbers("x", x, 0, more=True), high is not None
-    edges = _even_edges(bins, low, high, dtype) if even else np.frombuffer(bins, low)
+    dtype = check_numbers("x", x, 0, more=True)
+    edges = np.frombuffer(bins, low) if high is None else _even_edges(bins, low, high, dtype)
     bins, edge_dtype, edges = edges.size - 1, edges.dtype, edges.astype(np.float64)
     if problem.out is not None:
         check_array("out", problem.out, 1)
@@ -518,6 +518,7 @@ def _histogram(problem: Problem):
     while where == "shared" and copies > 1 and (slots * copies * 4 > SHARED_BYTES or slots * copies * blocks > size):
         copies //= 2
     name, numbers = _numbers(edges, edge_dtype, dtype)
+    even = high is not None and 0 < numbers.scale < math.inf  # bins too wide or too narrow to compute are searched for
     offset = 128 if of_bytes and dtype.kind == "i" else 0
     kernel = make_private(even, name if even else "float64", vector, where, offset)
     launch = configure_quietly(kernel, blocks, threads, problem.stream, (slots * copies + further) * 4)
@@ -544,24 +545,25 @@ def _numbers(edges, edge_dtype, dtype):
     bins, width = edges.size - 1, float(edges[-1] - edges[0])
     if width == 0:
         return "float64", Bins(edges[0], edges[-1], edges[0], 0.0, 0.5)
-    # A place is off by a few roundings of the largest place there is.
-    largest = max(bins, float(np.abs(edges).max()) / width * bins)
-    eps = float(np.finfo(edge_dtype if edge_dtype.kind == "f" else float).eps)
+    # A place is off by a few roundings of the largest place there is. Near 0, edges are rounded as the least normal is.
+    limits, most = np.finfo(edge_dtype if edge_dtype.kind == "f" else float), float(np.finfo(np.float32).max)
+    eps, scale = float(limits.eps), bins / width
+    largest = max(bins, max(float(np.abs(edges).max()), float(limits.tiny)) / width * bins)
     doubt = 4 * max(eps, float(np.finfo(np.float32).eps)) * largest
-    if dtype.kind == "f" and dtype.itemsize <= 4 and doubt < MAX_DOUBT:
+    if dtype.kind == "f" and dtype.itemsize <= 4 and doubt < MAX_DOUBT and max(width, scale) <= most:
         low, high = (np.float32(edge) for edge in (edges[0], edges[-1]))
         low = low if low >= edges[0] else np.nextafter(low, np.float32(np.inf))
         high = high if high <= edges[-1] else np.nextafter(high, np.float32(-np.inf))
-        return "float32", Bins(*(np.float32(value) for value in (low, high, edges[0], bins / width, doubt)))
-    doubt = 0.0 if _are_exact(edges, bins / width, dtype) else min(0.5, 8 * eps * largest)
-    return "float64", Bins(edges[0], edges[-1], edges[0], bins / width, doubt)
+        return "float32", Bins(*(np.float32(value) for value in (low, high, edges[0], scale, doubt)))
+    doubt = 0.0 if _are_exact(edges, scale, dtype) else min(0.5, 8 * eps * largest)
+    return "float64", Bins(edges[0], edges[-1], edges[0], scale, doubt)
 
 
 def _are_exact(edges, scale, dtype):
     """Tell whether (value - edges[0]) * scale is exact for the integers of a dtype, and all edges are at whole bins."""
-    units = edges * 2.0**20
     if dtype.kind == "f" or dtype.itemsize > 4 or math.frexp(scale)[0] != 0.5 or np.abs(edges).max() >= 2.0**32:
         return False
+    units = edges * 2.0**20
     return bool((units == np.floor(units)).all() and ((edges - edges[0]) * scale == np.arange(edges.size)).all())
 
 

@@ -558,6 +558,24 @@ def test_histograms_are_numpys(dtype):
             assert np.array_equal(counts, want[0]) and counts.dtype == np.int64
 
 
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_histograms_of_the_largest_and_the_smallest_numbers(dtype):
+    """Ranges whose width, or places in which, a number cannot hold; and edges that are rounded by almost half a bin."""
+    limits = np.finfo(dtype)
+    large, normal, least = (float(value) for value in (limits.max, limits.tiny, limits.smallest_subnormal))
+    share = np.random.default_rng(3).uniform(-1, 1, 900)
+    steps = np.arange(-10, 40).astype(dtype) * limits.smallest_subnormal
+    wide, narrow = (0.9 * large, large / 3)[dtype == "f8"], 8 * normal / 3
+    wides, narrows = (share * large).astype(dtype), (share * narrow).astype(dtype)
+    for x, high in ((wides, wide), (narrows, narrow), (steps, 10 * least)):
+        for bins, low in ((1, -high), (3, -high), (10, -high), (7, 0.0)):
+            counts, edges = scan.histogram(x, bins, (low, high))
+            assert np.array_equal(counts, np.histogram(x.astype(float), edges.astype(float))[0])
+    if dtype != "f8":
+        with np.errstate(over="ignore"):  # the last edge is infinite
+            assert list(scan.histogram(np.array([1, 9, large], dtype), 3, (0, 1.01 * large))[0]) == [2, 0, 1]
+
+
 @pytest.mark.parametrize("dtype, bins", [("u1", 4096), ("f4", 12_288)])
 def test_counters_that_just_exceed_shared_memory(dtype, bins):
     """With the kernel's other word in shared memory; a bin less fits."""
