@@ -88,9 +88,9 @@ class Prepared:
     number of dimensions and contiguity of each array. To find arrays elsewhere in memory costs a fraction of a launch,
     other shapes cost more. Several threads may share one: each launch has the arguments of its own call.
 
-    It keeps the arrays of the last call alive; one that has moved since, such as a tensor of which PyTorch has resized
-    the storage, must be passed again. As after any launch, the work may still be under way when the call
-    returns, and an error in the kernel shows at the next synchronisation.
+    It keeps the arrays of the last call alive; one that has moved since, such as a tensor whose storage PyTorch has
+    resized, must be passed again. As after any launch, the work may still be under way when the call returns, and an
+    error in the kernel shows at the next synchronisation.
 
     Raises
     ------

@@ -26,7 +26,7 @@ from gpukit.matmul.raster import matrices_of, place
 from gpukit.matmul.turned import make_following
 from warpstep.limits import GROUP
 
-__all__ = ["LAYOUT", "STEP", "boxes_of", "is_streamed", "shared_bytes_of", "streamed", "threads_of"]
+__all__ = ["STEP", "boxes_of", "is_streamed", "shared_bytes_of", "streamed", "threads_of"]
 
 #: How the operands lie: both across K.
 LAYOUT = "TN"

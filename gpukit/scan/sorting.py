@@ -36,7 +36,7 @@ from gpukit.operators import make_operations
 from gpukit.scan.fast import NAP
 from gpukit.scan.primitives import block_scan, make_fold_lanes, make_scan_lanes
 from warpstep.integers import ceil_div, next_power_of_two
-from warpstep.limits import WARP
+from warpstep.limits import LINE, WARP
 from warpstep.values import check_flag
 
 __all__ = ["argsort", "make_count_digits", "make_ordered", "make_rank", "make_sweep", "place_digits", "sort"]
@@ -58,8 +58,6 @@ OTHER_SHARED = 2048
 WRITERS, WRITING = 1024, 8
 #: Blocks per multiprocessor that count digits, their threads, and keys that a thread has in flight.
 BLOCKS, COUNTERS, LOADS = 4, 512, 4
-#: Elements to whose multiples the room for a sweep's results is rounded up: a cache line of the smallest ones.
-LINE = 128
 #: What a tile has published for a digit: its own count, or that of all tiles up to it. 30 bits are left for the count.
 OWN, ALL, COUNT = 1 << 30, 2 << 30, (1 << 30) - 1
 uint16 = types.uint16
@@ -706,7 +704,7 @@ def _sweeps(problem, dtype, keys, old, new_keys, new_values, falling, rows, n, o
     zeros, first = work.zeros(1 + all_counts), work.take("digits", all_counts, np.uint32)
     published = work.take("tiles", passes * of_pass + rows, np.uint32)
     counts, active = zeros[1 : 1 + all_counts], published[passes * of_pass :]
-    half = ceil_div(rows * n, LINE) * LINE
+    half = ceil_div(rows * n, LINE) * LINE  # whole cache lines of elements of any size
     room, sizes = max(1, min(2, passes - 1) * half), (n, tiles, half)
     spare = work.take("spare keys", room, keys.dtype)
     spare_values = work.take("spare values", room, np.dtype(f"u{between}")) if new_size else spare
