@@ -227,7 +227,7 @@ def made_current(stream, array) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def stream_of_torch(handle: int, device: int) -> Any:
-    """PyTorch's object for a stream of a device."""
+    """Return PyTorch's object for a stream of a device."""
     streams = sys.modules["torch"].cuda
     return streams.ExternalStream(handle, device=device) if handle else streams.default_stream(device)
 

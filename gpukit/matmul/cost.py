@@ -594,8 +594,8 @@ def _speeds_for(layout):
 
 
 def time_to_stream(layout: str, wide: tuple[bool, bool], m: int, n: int, k: int, counts: tuple[int, int]) -> float:
-    """The microseconds of the copies by which ``a`` and ``b``, of ``counts`` matrices each, lie across K in rows that
-    begin at multiples of 16 bytes: those along K are transposed, those that are not ``wide`` are widened.
+    """Predict the microseconds of the copies after which ``a`` and ``b``, of ``counts`` matrices each, lie across K in
+    rows that begin at multiples of 16 bytes: those along K are transposed, those that are not ``wide`` are widened.
     """
     time = 0.0
     for letter, along, is_wide, extent, count in zip(layout, "NT", wide, (m, n), counts, strict=True):

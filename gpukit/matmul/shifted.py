@@ -51,8 +51,8 @@ class Shifts(NamedTuple):
 
 
 def takes_shifted(count: int, k: int, batch: int) -> bool:
-    """Whether matrices of ``count`` rows along K are faster so than by lanes that share a row: each block first stores
-    the vector eight times.
+    """Whether matrices of ``count`` rows along K are multiplied faster here than by lanes that share a row: each block
+    first stores the vector eight times.
     """
     return MIN_K <= k <= min(MAX_K, MAX_SHARE * count) and count >= ROWS and count * batch >= MIN_ROWS
 

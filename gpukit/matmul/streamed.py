@@ -37,8 +37,8 @@ MIN_K = 96
 #: Elements from row to row of what a warp gathers: lanes that hold neighbours in four rows write to different banks.
 GATHERED = 129
 #: Registers of a thread in the first group, of which one copies, and of one that multiplies: together those of three
-#: groups with 168. With 216 for those the compiler finds no registers in different banks for all multiply-adds, with
-#: 224 fewer values that are used again at once.
+#: groups with 168. With 216 the compiler finds no registers in different banks for all multiply-adds; with 224 fewer
+#: operands come from the reuse cache.
 FEW_REGISTERS, MANY_REGISTERS = 24, 240
 
 
