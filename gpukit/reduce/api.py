@@ -264,7 +264,7 @@ def _where_it_is(x, axes, first, count, out, has_gaps, problem):
     kept, reduced, before = _walk(x.shape, steps, axes)
     if not (has_gaps or cost.is_few(x.dtype.itemsize, kept, reduced)):
         return None
-    strided = cost.choose_strided(first, x.dtype.itemsize, kept, reduced, before)
+    strided = cost.choose_strided(first, kept, reduced, before)
     if strided is None:
         return None
     (low, high), itemsize = span(x), x.dtype.itemsize
@@ -404,7 +404,7 @@ def launches(
         steps = _steps(x, form)
         axes = {i for i, (_, reduced) in enumerate(form) if reduced}
         kept, reduced, _ = _walk([size for size, _ in form], steps, axes)
-        strided = cost.choose_strided(first, x.dtype.itemsize, kept, reduced)
+        strided = cost.choose_strided(first, kept, reduced)
         if strided is not None and cost.is_few(x.dtype.itemsize, kept, reduced):
             return [_launch_of(strided, _memory_of(x), out, first, count, work, stream)]
     found, operation = [], first

@@ -187,19 +187,13 @@ def choose(
 
 
 def choose_strided(
-    operation: Operation,
-    itemsize: int,
-    kept: list[tuple[int, int, int]],
-    reduced: list[tuple[int, int]],
-    first: int = 0,
+    operation: Operation, kept: list[tuple[int, int, int]], reduced: list[tuple[int, int]], first: int = 0
 ) -> Launch | None:
     """The launch that reduces an array of any strides; None if there are too many axes or elements for its kernel.
 
     Parameters
     ----------
     operation : Operation
-    itemsize : int
-        Bytes of an element.
     kept : list of (size, step of the input, step of the output)
         In elements, neighbours in the input's memory last. Steps of the input are not negative.
     reduced : list of (size, step)
@@ -217,17 +211,8 @@ def choose_strided(
     width = min(WARP, next_power_of_two(inner)) if n == 1 or 0 < along < n_step or n_step == 0 else 1
     if results <= 2 * _multiprocessors() and elements < 2 * THREADS * STRIDED_LOADS:
         width = 1  # a block for each result
+    width, height, loads = _team(results, elements, outer * between, inner, width)
     across = ceil_div(inner, width)
-    height, loads = min(THREADS // width, next_power_of_two(elements)), STRIDED_LOADS
-    if results * elements > THREADS * _blocks_wanted():  # threads have several elements
-        height = min(height, next_power_of_two(ceil_div(elements, loads)))
-        while height * width > WARP and outer * between * across * width * height > THREADS * _blocks_wanted():
-            height //= 2
-    elif outer * between * across * width * height > STRIDED_BLOCKS * THREADS * _blocks_wanted() // BLOCKS:
-        height = min(height, next_power_of_two(ceil_div(elements, STRIDED_FEW)))
-    loads = min(loads, next_power_of_two(ceil_div(elements, height)))
-    if height == 1:  # the same results, and no team has a part of a row
-        width, across = 1, inner
     blocks = ceil_div(outer * between * across, THREADS // (width * height))
     splits = min(_splits(blocks, max(1, elements // (height * STRIDED_LOADS))), MAX_GRID_YZ)
     share = ceil_div(elements, splits * height) * height
@@ -256,6 +241,27 @@ def choose_strided(
     once = elements <= loads * height * splits
     kernel = fast.make_strided(operation, THREADS, loads, height * splits == 1, line, once)
     return Launch(kernel, (blocks, splits, 1), THREADS, (walk,), _work(splits, results, blocks))
+
+
+def _team(results, elements, rows, inner, width):
+    """(threads along the results, along the elements of each, loads of one) of a team of ``strided``, which takes up to
+    ``width`` results of a row.
+    """
+    height, loads, wanted = (
+        min(THREADS // width, next_power_of_two(elements)),
+        STRIDED_LOADS,
+        THREADS * _blocks_wanted(),
+    )
+    threads = rows * ceil_div(inner, width) * width  # for each one along the elements
+    if results * elements > wanted:  # threads have several elements
+        height = min(height, next_power_of_two(ceil_div(elements, loads)))
+        while height * width > WARP and threads * height > wanted:
+            height //= 2
+    elif threads * height > STRIDED_BLOCKS * wanted // BLOCKS:
+        height = min(height, next_power_of_two(ceil_div(elements, STRIDED_FEW)))
+    loads = min(loads, next_power_of_two(ceil_div(elements, height)))
+    # With one thread for each result, no team has a part of a row.
+    return (width if height > 1 else 1), height, loads
 
 
 def is_few(itemsize: int, kept: list, reduced: list) -> bool:

@@ -439,12 +439,12 @@ def test_few_short_rows_element_by_element(n, threads):
 def test_few_strided_results_have_a_block_each():
     first, _ = operators.make_operations("min", np.dtype("f8"))
     for kept, reduced in ([(9, 4, 1)], [(1013, 36)]), ([(9, 2, 1)], [(413, 18)]), ([(30, 1, 1)], [(40, 900), (9, 50)]):
-        assert cost.choose_strided(first, 8, kept, reduced).grid == (kept[0][0], 1, 1)
+        assert cost.choose_strided(first, kept, reduced).grid == (kept[0][0], 1, 1)
 
 
 def test_threads_of_few_strided_elements_have_several():
     first, _ = operators.make_operations("sum", np.dtype("f4"))
-    launch = cost.choose_strided(first, 4, [(1000, 243, 1), (9, 27, 1000)], [(27, 1)])
+    launch = cost.choose_strided(first, [(1000, 243, 1), (9, 27, 1000)], [(27, 1)])
     assert launch.grid[0] * launch.block == 72_192  # 8 for each of 9000 results, in whole blocks
 
 
