@@ -634,11 +634,17 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
     if vectors and _takes_several(flat, m, n):
         yield from _several_launches(flat, m, n, work)
         return
+    yield from _tiled_launches(flat, m, n, work)
+
+
+def _tiled_launches(flat: Flat, m, n, work):
+    """A product of float32 or float64 by tiles, in pieces, after those copies of the operands that pay."""
+    a, b, k, batch, is_double = flat.a, flat.b, flat.k, flat.batch, dtype_of(flat.out) == np.float64
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
     wide = a.wide and b.wide if is_double else b.wide or b.layout == "T"
     layout, counts = a.layout + b.layout, (a.rule[1], b.rule[1])
     # Tensor maps of three axes describe no groups of matrices.
-    streams = not is_double and is_streamed(k, alpha, beta) and not (a.inner or b.inner)
+    streams = not is_double and is_streamed(k, flat.alpha, flat.beta) and not (a.inner or b.inner)
     streaming = time_to_stream(layout, (a.wide, b.wide), m, n, k, counts) if streams else float("inf")
     choice = choose(m, n, k, batch, wide, multiprocessors, is_double, layout, streaming)
     if choice.widens or choice.streams and not b.wide and b.layout == "N":
