@@ -182,9 +182,19 @@ def make_load_window(channels, kernel, vector):
     """Make the device function that loads the values of a window, with zeros for what lies outside of the image."""
     taps, load_some = kernel[0] * kernel[1], load4 if vector == 4 else load2
 
-    def load_from(tap):
-        """Load from one value of the kernel on. The compiler would not unroll a loop of this size."""
-        rest = load_from(tap + 1) if tap + 1 < taps else nothing
+    def load_from(tap, count):
+        """Load for so many values of the kernel, one half after the other. The compiler would not unroll a loop of this
+        size, and could not follow as many functions that each call the next one.
+        """
+        if count > 1:
+            load_first, load_second = load_from(tap, count // 2), load_from(tap + count // 2, count - count // 2)
+
+            @cuda.jit(device=True, forceinline=True)
+            def load_both(x, pixels, base, top, left, geometry, steps):
+                load_first(x, pixels, base, top, left, geometry, steps)
+                load_second(x, pixels, base, top, left, geometry, steps)
+
+            return load_both
         down, right = divmod(tap, kernel[1])
 
         @cuda.jit(device=True, forceinline=True)
@@ -202,11 +212,10 @@ def make_load_window(channels, kernel, vector):
                 for c in range(channels):
                     value = float32(value_of(x[uint32(c) * steps[2] :][at]))  # a base for each channel, and one index
                     pixels[c * taps + tap] = value if inside else float32(0)
-            rest(x, pixels, base, top, left, geometry, steps)
 
         return load
 
-    load = load_from(0)
+    load = load_from(0, taps)
 
     @cuda.jit(device=True, forceinline=True)
     def load_window(x, pixels, base, position, geometry, steps):

@@ -500,6 +500,7 @@ def test_images_with_their_channels_last_in_other_kernels(dtype, channels, group
         (np.float16, (9, 3, 2, 2), {"stride": (1, 2)}, 1, 4, 6, False),
         (np.float16, (5, 1, 3, 1), {"padding": 1}, 3, 2, 8, True),
         (BFLOAT16, (4, 4, 2, 2), {"stride": 2, "padding": 1}, 1, 2, 4, True),
+        (np.float32, (3, 1, 8, 8), {"padding": (0, 3)}, 1, 1, 2, False),
     ],
 )
 @pytest.mark.parametrize("odd", [0, 1])
