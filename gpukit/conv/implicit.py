@@ -200,13 +200,10 @@ def make_copy_windows(tile):
 @functools.cache
 def make_store(tile, wide):
     """Make the device function that stores a thread's sums: with ``wide`` four windows of one out channel after the
-    other. Otherwise a warp gathers rows of its sums in shared memory, so that neighbouring lanes store neighbours.
+    other, otherwise rows that a warp gathers.
     """
-    thread_rows, thread_columns, lane_rows, slices = tile.thread_rows, tile.thread_columns, tile.lane_rows, tile.slices
-    row_step, column_step, lane_columns = 4 * lane_rows, 128 // lane_rows, 32 // lane_rows
-    across = lane_columns * thread_columns  # columns of a warp
-    lanes, held, pieces = min(across, 32), lane_rows * across, ceil_div(across, 32)
-    kept = (slices - 1) * tile.rows * tile.columns  # what `join` reads
+    thread_rows, thread_columns, row_step = tile.thread_rows, tile.thread_columns, 4 * tile.lane_rows
+    store_all = make_store_wide(tile) if wide else make_store_rows(tile)
 
     @cuda.jit(device=True, forceinline=True)
     def add_bias(sums, place, m, bias):
@@ -218,11 +215,26 @@ def make_store(tile, wide):
                 sums[i, j] += value
 
     @cuda.jit(device=True, forceinline=True)
-    def find_start(of_part, group, own, n, m, positions):
-        """Find where the first out channel of a window is stored."""
-        sample, position = divided(own if own < n else uint32(0), positions)
-        plane = uint64(sample * cuda.gridDim.z + group) * m
-        return of_part + plane * positions.value + position
+    def store(out, of_part, sums, place, n, m, positions, tiles, bias, biased):
+        if biased:
+            add_bias(sums, place, m, bias)
+        store_all(out, of_part, sums, place, n, m, positions, tiles)
+
+    return store
+
+
+@cuda.jit(device=True, forceinline=True)
+def find_start(of_part, group, own, n, m, positions):
+    """Find where the first out channel of a window is stored."""
+    sample, position = divided(own if own < n else uint32(0), positions)
+    plane = uint64(sample * cuda.gridDim.z + group) * m
+    return of_part + plane * positions.value + position
+
+
+def make_store_wide(tile):
+    """Make the device function that stores four windows at a time."""
+    thread_rows, thread_columns = tile.thread_rows, tile.thread_columns
+    row_step, column_step = 4 * tile.lane_rows, 128 // tile.lane_rows
 
     @cuda.jit(device=True, forceinline=True)
     def store_wide(out, of_part, sums, place, n, m, positions, tiles):
@@ -235,6 +247,19 @@ def make_store(tile, wide):
                 if own < n and down < m:
                     at = start + uint64(down) * positions.value
                     store4(out, at, sums[i, j], sums[i, j + 1], sums[i, j + 2], sums[i, j + 3])
+
+    return store_wide
+
+
+def make_store_rows(tile):
+    """Make the device function by which a warp gathers rows of its sums in shared memory, so that neighbouring lanes
+    store neighbours, as `gpukit.matmul.fast.make_store_rows` does for the rows of a matrix.
+    """
+    thread_rows, thread_columns, lane_rows, slices = tile.thread_rows, tile.thread_columns, tile.lane_rows, tile.slices
+    row_step, column_step, lane_columns = 4 * lane_rows, 128 // lane_rows, 32 // lane_rows
+    across = lane_columns * thread_columns  # columns of a warp
+    lanes, held, pieces = min(across, 32), lane_rows * across, ceil_div(across, 32)
+    kept = (slices - 1) * tile.rows * tile.columns  # what `join` reads
 
     @cuda.jit(device=True, forceinline=True)
     def store_rows(out, of_part, sums, place, n, m, positions, tiles):
@@ -267,12 +292,4 @@ def make_store(tile, wide):
                         value = tiles[uint64(source + uint32(q * across + 32 * p))]
                         out[starts[p] + uint64(own_row) * positions.value] = value
 
-    store_all = store_wide if wide else store_rows
-
-    @cuda.jit(device=True, forceinline=True)
-    def store(out, of_part, sums, place, n, m, positions, tiles, bias, biased):
-        if biased:
-            add_bias(sums, place, m, bias)
-        store_all(out, of_part, sums, place, n, m, positions, tiles)
-
-    return store
+    return store_rows
