@@ -298,14 +298,19 @@ def _rows(operation, vector, offset, outer, n, pitch):
     tiles, warps = ceil_div(accesses, WARP * loads), threads // WARP
     if tiles % warps and loads > 1 and not alone and outer >= WARP_ROWS * _blocks_wanted() and tiles <= WARP_TILES:
         loads = min(loads, next_power_of_two(ceil_div(accesses, WARP)))
-        tiles = ceil_div(accesses, WARP * loads)
         kernel = fast.make_warp_rows(operation, vector, THREADS, loads)
-        return Launch(kernel, ceil_div(outer, THREADS // WARP), THREADS, (outer, n, pitch, tiles, offset))
+        run = _most_tiles(n, vector, loads)
+        return Launch(kernel, ceil_div(outer, THREADS // WARP), THREADS, (outer, n, pitch, run, offset))
     splits = 1 if alone else min(_splits(outer, max(1, tiles // warps)), MAX_GRID_YZ)
-    run = ceil_div(tiles, splits * warps)
+    run = ceil_div(_most_tiles(n, vector, loads), splits * warps)
     kernel = fast.make_rows(operation, vector, threads, loads, splits == 1)
     work = _work(splits, outer, outer)
     return Launch(kernel, (outer, splits, 1), threads, (n, pitch, run, offset), work)
+
+
+def _most_tiles(n, vector, loads):
+    """How many tiles a row of ``rows`` may have, whose tiles begin at aligned addresses: one more where it does not."""
+    return ceil_div(n + vector - 1, WARP * vector * loads)
 
 
 def _is_for_cells(itemsize, vector, outer, n, inner):

@@ -126,11 +126,12 @@ def test_accesses_of_every_width(dtype, lengths):
                 assert np.array_equal(reduce.reduce(on_device, axis, "max").copy_to_host(), x.max(axis))
 
 
-@pytest.mark.parametrize("start", [0, 1, 3])
-def test_long_rows_from_any_address(start):
-    x = np.random.default_rng(start).integers(0, 2**32, (3, 4099), np.uint32)
+@pytest.mark.parametrize(("start", "n"), [(0, 4099), (1, 4099), (3, 4099), (0, 8191)])
+def test_long_rows_from_any_address(start, n):
+    """Of the last ones, others than the first have a tile more than it."""
+    x = np.random.default_rng(start).integers(0, 2**32, (3, n), np.uint32)
     flat = cuda.to_device(np.concatenate([x[0, :start], x.reshape(-1)]))
-    on_device = flat[start:].reshape(3, 4099)
+    on_device = flat[start:].reshape(3, n)
     assert np.array_equal(reduce.reduce(on_device, 1).copy_to_host(), x.sum(1))
     assert np.array_equal(reduce.reduce(on_device).copy_to_host(), x.sum())
     assert np.array_equal(reduce.reduce(on_device, 1, (after, 1)).copy_to_host(), all_after(x.T))
@@ -450,8 +451,8 @@ def test_threads_of_few_strided_elements_have_several():
 
 def test_a_warp_takes_a_row_alone(monkeypatch):
     monkeypatch.setattr(cost, "BLOCKS", 0)  # a device that few rows fill
-    check_trace((5, 3573), [(5, False), (3573, True)], 1)
-    x = np.random.default_rng(3).integers(0, 2**32, (3, 3573), np.uint32)
+    check_trace((5, 4607), [(5, False), (4607, True)], 1)
+    x = np.random.default_rng(3).integers(0, 2**32, (3, 4607), np.uint32)
     assert np.array_equal(reduce.reduce(x, 1, (after, 1)), all_after(x.T))
 
 
