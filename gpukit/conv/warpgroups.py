@@ -291,7 +291,16 @@ def make_first_sums(columns):
 @functools.cache
 def make_swapped_sums(columns):
     """Make the device function that gives what a lane's sums begin with if out channels are columns."""
-    rest = make_swapped_sums(columns - 8) if columns > 8 else None
+    if columns > 8:  # by halves: the compiler could hardly follow as many functions that each call the next one
+        half = columns // 16 * 8
+        first_half, second_half = make_swapped_sums(half), make_swapped_sums(columns - half)
+
+        @cuda.jit(device=True, forceinline=True)
+        def both_sums(bias, first, col, m, biased):
+            beside = uint32(col + uint32(half))
+            return first_half(bias, first, col, m, biased) + second_half(bias, first, beside, m, biased)
+
+        return both_sums
 
     @cuda.jit(device=True, forceinline=True)
     def swapped_sums(bias, first, col, m, biased):
@@ -299,9 +308,7 @@ def make_swapped_sums(columns):
         beside = uint32(own + uint32(1))
         a = float32(value_of(bias[first + own])) if biased and own < m else float32(0)
         b = float32(value_of(bias[first + beside])) if biased and beside < m else float32(0)
-        if rest is None:
-            return a, b, a, b
-        return (a, b, a, b) + rest(bias, first, uint32(col + uint32(8)), m, biased)
+        return a, b, a, b
 
     return swapped_sums
 

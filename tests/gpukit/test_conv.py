@@ -11,9 +11,9 @@ import gpukit
 from gpukit import conv
 from gpukit._host.arrays import address_of, as_words, device_array_of
 from gpukit._host.work_memory import WorkMemory
-from gpukit.backend import cuda
+from gpukit.backend import cuda, uint32
 from gpukit.conv import api, columns, cost, depthwise, gemm, short, windows
-from gpukit.conv.warpgroups import FORMS
+from gpukit.conv.warpgroups import FORMS, make_swapped_sums
 
 #: Examples of tests that compile a kernel for each: on a GPU that takes seconds.
 FEW = (lambda count: count // 12) if gpukit.on_gpu() else (lambda count: count)
@@ -614,6 +614,23 @@ def test_single_warps_read_channels_that_are_last_in_place(monkeypatch, channels
     gemm._choose_tile.cache_clear()
     difference = abs(found.reshape(exact.shape) - exact)
     assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(np.float16))).all()
+
+
+def test_a_caller_far_down_the_stack():
+    """Python's limit on calls within calls holds for the compiler too."""
+    first_sums = make_swapped_sums(256)
+
+    @cuda.jit
+    def first_ones(bias, out):
+        sums = first_sums(bias, uint32(0), uint32(0), uint32(256), True)
+        out[cuda.threadIdx.x] = sums[0] + sums[2]
+
+    def call(depth):
+        return call(depth - 1) if depth else first_ones[1, 32](bias, out)
+
+    bias, out = np.arange(256, dtype=np.float32), poisoned(32)
+    call(200)
+    assert np.array_equal(out, np.arange(32) % 4 * 4)
 
 
 def channels_last(x):
