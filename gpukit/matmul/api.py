@@ -583,6 +583,11 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
         if found is None and broadcast_rule(tuple(array.shape[:-2]), lead) is not None and on_device is not None:
             found = operand(on_device(array), lead)
         operands.append(found)
+    if None in operands and not lead:
+        name, array = ("a", a) if operands[0] is None else ("b", b)
+        raise ValueError(
+            f"{name} has strides {tuple(array.strides)}; elements of its rows or columns must be neighbours"
+        )
     if None in operands:  # one index of the first axis after the other
         for i in range(lead[0]):
             parts = _along_first_axis(a, i, out.ndim), _along_first_axis(b, i, out.ndim)

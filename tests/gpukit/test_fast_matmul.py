@@ -540,6 +540,7 @@ WRONG = [
     (lambda: matmul.matmul(A, B, depth=32), ValueError, "depth is 32; variant 'auto' has none"),
     (lambda: matmul.configure("wide", (4, 5)), ValueError, "variant is 'wide'; it must be one of naive"),
     (lambda: matmul.steps("fast", A, B[:, :0], C[:, :0]), ValueError, "they must not be empty"),
+    (lambda: matmul.steps("auto", A[:, ::2], B[::2], C), ValueError, r"a has strides \(12, 8\); elements of its rows"),
 ]
 
 
