@@ -191,9 +191,12 @@ def shifted(name, wide, adds, together):
         if not wide:
             end = uint64(head) + uint64(2) * uint64(words.size)
             if (first < uint64(head)) | (first + uint64(k) > end):
+                # Zeros were in place of these: times an infinity of the vector they are NaN.
+                lost = total != total
+                total = types.float32(0) if lost else total
                 for i in range(k):
                     at = first + uint64(i)
-                    if (at < uint64(head)) | (at >= end):
+                    if lost | (at < uint64(head)) | (at >= end):
                         total += number(matrix[at]) * number(vector[of + uint64(i) * inc])
         total = alpha * total + beta * number(out[to]) if adds else alpha * total
         out[to] = bfloat16_of(total) if rounds else element(total)

@@ -234,6 +234,18 @@ def test_many_rows_by_a_vector(name, matrices, count, k, before, step, monkeypat
     assert not np.isfinite(values_of(nan)[~finite]).any()
 
 
+def test_an_infinity_of_a_vector_that_meets_the_last_chunk(monkeypatch):
+    """Its elements are not loaded whole: the last row is infinite, no NaN."""
+    monkeypatch.setattr(host, "takes_shifted", lambda *_: True)
+    forget()
+    a, b = np.ones((37, 17), np.float16), np.ones((17, 1), np.float16)
+    b[16] = np.inf
+    out = cuda.to_device(np.zeros((37, 1), np.float16))
+    ((launch, arguments),) = matmul.steps("auto", cuda.to_device(a), cuda.to_device(b), out)
+    launch(*arguments)
+    assert launch.dispatcher.py_func.__name__ == "shifted" and (values_of(out) == np.inf).all()
+
+
 def test_small_tiles_read_rows_that_begin_anywhere(monkeypatch):
     """All layouts, of memory that begins and ends at no multiple of 16 bytes."""
     prefer(monkeypatch, "small")
