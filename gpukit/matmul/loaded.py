@@ -24,11 +24,11 @@ from gpukit.intrinsics import (
     wait_copies,
 )
 from gpukit.matmul.formats import FORMATS, ROW
-from gpukit.matmul.joined import make_exchange, make_owns, make_slice
+from gpukit.matmul.joined import make_slice
 from gpukit.matmul.raster import place, starts_of
 from gpukit.matmul.small import keep
 from gpukit.matmul.turned import make_following
-from gpukit.matmul.warpgroups import GroupTile, make_multiply, make_store, shapes
+from gpukit.matmul.warpgroups import GroupTile, make_compute, make_multiply, make_store, shapes
 from warpstep.limits import GROUP
 
 __all__ = ["LOADS", "LoadedTile", "loaded"]
@@ -88,8 +88,7 @@ def loaded(tile, name, layout, is_total, wide, scales=False, widths=(1, 1)):
     held_a, held_b = (
         extent // AT_ONCE * HELD if width == 1 else 1 for extent, width in ((rows, widths[0]), (extent_b, widths[1]))
     )
-    slice_of, owns = make_slice(slices), make_owns(tile)
-    leave, add_up = make_exchange(tile, total, rows * columns // (GROUP * groups))
+    slice_of, compute = make_slice(slices), make_compute(tile, total, is_total, multiply, store)
     following = make_following(stages)
     lag = tile.lag if max(widths) > 1 else 0
     drain = make_drain(lag - 1, following)
@@ -144,22 +143,7 @@ def loaded(tile, name, layout, is_total, wide, scales=False, widths=(1, 1)):
             if slices > 1:
                 cluster_sync()
         else:
-            parity = uint32(0)
-            while number < order.tiles:
-                z, part, row, col, step, last = place(number, order)
-                step, last = slice_of(step, last, slice_)
-                sums, stage, parity = multiply(tiles_a, tiles_b, full, free, stage, parity, uint32(last - step))
-                if slices > 1:
-                    leave(sums, partials, slice_)
-                    cluster_sync()
-                if owns(slice_):
-                    sums = add_up(sums, partials, slice_)
-                    row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
-                    start = uint64(z) * uint64(m)
-                    if is_total:
-                        start = (uint64(z) * uint64(order.parts.value) + uint64(part)) * uint64(m)
-                    store(out, factors, memory, sums, start, row, col, m, n)
-                number = uint32(number + uint32(cuda.gridDim.x))
+            compute(tiles_a, tiles_b, full, free, memory, out, (m, n), number, slice_, order, factors, partials)
 
     return loaded
 

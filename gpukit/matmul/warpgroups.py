@@ -169,9 +169,8 @@ def warpgroups(tile, name, layout, is_total, wide, scales=False):
         multiply, store = make_multiply(tile, form, layout), make_store(tile, form, is_total, wide, scales, columns)
     b_at, full_at = stages * rows * ROW, stages * tile.stage_bytes
     free_at = full_at + 8 * stages
-    count = rows * columns // (GROUP * groups)
     along_a, along_b = layout[0] == "N", layout[1] == "T"
-    slice_of, owns, (leave, add_up) = make_slice(slices), make_owns(tile), make_exchange(tile, total, count)
+    slice_of, compute = make_slice(slices), make_compute(tile, total, is_total, multiply, store)
     # Three groups have 168 registers a thread, the most there are. Those with 128 sums a thread can use more.
     gives = tile.threads == 3 * GROUP and rows * columns == 2 * GROUP * 128
 
@@ -228,26 +227,41 @@ def warpgroups(tile, name, layout, is_total, wide, scales=False):
         else:
             if gives:
                 increase_registers(232)
-            parity = uint32(0)
-            while number < order.tiles:
-                z, part, row, col, step, last = place(number, order)
-                step, last = slice_of(step, last, slice_)
-                sums, stage, parity = multiply(tiles_a, tiles_b, full, free, stage, parity, uint32(last - step))
-                if slices > 1:
-                    leave(sums, partials, slice_)
-                    cluster_sync()
-                if owns(slice_):
-                    sums = add_up(sums, partials, slice_)
-                    row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
-                    start = uint64(z) * uint64(m)
-                    if is_total:
-                        start = (uint64(z) * uint64(order.parts.value) + uint64(part)) * uint64(m)
-                    store(out, factors, memory, sums, start, row, col, m, n)
-                number = uint32(number + uint32(cuda.gridDim.x))
+            compute(tiles_a, tiles_b, full, free, memory, out, (m, n), number, slice_, order, factors, partials)
         if cluster > 1:  # no block copies to another one, or arrives there, that has returned
             cluster_sync(True)
 
     return warpgroups
+
+
+def make_compute(tile, total, is_total, multiply, store):
+    """Make the device function by which groups compute the tiles of a block, one after the other, from stages that
+    other warps fill: they ``multiply`` all steps of a tile, and ``store`` its sums, of type ``total``.
+    """
+    rows, columns, groups, _, _, _, slices, _ = tile
+    slice_of, owns = make_slice(slices), make_owns(tile)
+    leave, add_up = make_exchange(tile, total, rows * columns // (GROUP * groups))
+
+    @cuda.jit(device=True, forceinline=True)
+    def compute(tiles_a, tiles_b, full, free, memory, out, sizes, number, slice_, order, factors, partials):
+        (m, n), stage, parity = sizes, uint32(0), uint32(0)
+        while number < order.tiles:
+            z, part, row, col, step, last = place(number, order)
+            step, last = slice_of(step, last, slice_)
+            sums, stage, parity = multiply(tiles_a, tiles_b, full, free, stage, parity, uint32(last - step))
+            if slices > 1:
+                leave(sums, partials, slice_)
+                cluster_sync()
+            if owns(slice_):
+                sums = add_up(sums, partials, slice_)
+                row, col = uint32(row * uint32(rows)), uint32(col * uint32(columns))
+                start = uint64(z) * uint64(m)
+                if is_total:
+                    start = (uint64(z) * uint64(order.parts.value) + uint64(part)) * uint64(m)
+                store(out, factors, memory, sums, start, row, col, m, n)
+            number = uint32(number + uint32(cuda.gridDim.x))
+
+    return compute
 
 
 def shapes(tile, form, layout):
