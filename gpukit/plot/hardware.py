@@ -320,6 +320,8 @@ def waves(blocks: int, multiprocessors: int | None = None, resident: int = 1, *,
     width = (COLUMN - left - 0.1) / len(columns)
     cell, down = (width - gap) / resident, 0.42
     ax = sheet(ax, COLUMN, top + down * len(rows) + 0.3, title)
+    if width <= 0.5:  # too narrow for the word in every column
+        write(ax, left - 0.1, 0.15, "SM", ha="right")
     for i, sm in enumerate(columns):
         write(ax, left + (i + 0.5) * width - gap / 2, 0.15, "⋯" if sm is None else f"SM {sm}" if width > 0.5 else sm)
     for j, turn in enumerate(rows):

@@ -205,11 +205,12 @@ def dots(
 def _scatter(ax, rows, series, hollow):
     """Draw the points of each series, with a legend, or with their numbers if there is only one."""
     handles = []
-    for one, color, marker in zip(series, cycle(COLORS), cycle(MARKERS), strict=False):
+    for order, (one, color, marker) in enumerate(zip(series, cycle(COLORS), cycle(MARKERS), strict=False)):
         found = {name: (i, row[one]) for i, (name, row) in enumerate(rows.items()) if one in row}
         look = {"edgecolors": color, "linewidths": 1.5, "s": 38, "marker": marker}
         faces = ["white" if {one, name} & hollow else color for name in found]
-        ax.scatter([x for _, x in found.values()], [i for i, _ in found.values()], c=faces, zorder=3, **look)
+        above = 4 - order / len(series)  # so that a circle shows on a square at the same place
+        ax.scatter([x for _, x in found.values()], [i for i, _ in found.values()], c=faces, zorder=above, **look)
         handles.append(
             Line2D([], [], color=color, marker=marker, linestyle="", fillstyle="none" if one in hollow else "full")
         )
@@ -324,7 +325,8 @@ def rungs(
             axes[0].set_title(f"grey: {rest}", fontsize=8.5, color=FAINT)
         if against:
             axes[1].axhline(1, color=FAINT, linewidth=1, linestyle="--", zorder=1)
-            axes[1].set_ylabel("over the best of\n" + ", ".join(against))
+            over = "over the faster of\n" if len(against) > 1 else "over "
+            axes[1].set_ylabel(over + ", ".join(against))
         axes[-1].set_xlabel(xlabel)
     return axes
 

@@ -137,9 +137,9 @@ def nested_tiles(
     spots = _squares(cells, lanes, lane)
     corner = _warps_of_block(ax, block, warp, one, side, [(r * square, c * square, square) for r, c in spots])
     unit = side / max(block)
-    write(ax, 0.1, low - 0.16, f"warp {one}: 32 lanes, again and again", ha="left", fontweight="bold")
+    write(ax, 0.18, low - 0.16, f"warp {one}: 32 lanes, again and again", ha="left", fontweight="bold")
     for x, end in ((corner[0], 0.1), (corner[0] + warp[1] * unit, 0.1 + cells[1] * cell)):
-        ax.plot([x, end], [corner[1] + warp[0] * unit, low], color="0.3", linewidth=0.8, linestyle=":", zorder=4)
+        ax.plot([x, end], [corner[1] + warp[0] * unit, low], color="0.3", linewidth=0.8, linestyle=":", zorder=0.5)
     for row in range(cells[0]):
         for col in range(cells[1]):
             text = str(row % lanes[0] * lanes[1] + col % lanes[1])

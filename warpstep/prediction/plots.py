@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import numpy as np
+from matplotlib.patheffects import withStroke
 
 from warpstep.prediction.ceilings import Ceilings
 from warpstep.report import axes as plot
@@ -110,7 +111,8 @@ def _roof(ax, ceilings):
 
 def _name(ax, point, x, y):
     if point.get("label"):
-        ax.annotate(point["label"], (x, y), (6, -3), textcoords="offset points", fontsize=7.5)
+        text = ax.annotate(point["label"], (x, y), (6, -3), textcoords="offset points", fontsize=7.5, zorder=4)
+        text.set_path_effects([withStroke(linewidth=2.5, foreground="white")])  # readable across points and lines
 
 
 def _looks(groups):
