@@ -228,16 +228,19 @@ def by_variant(records: Iterable[dict[str, Any]], **wanted: Any) -> dict[str, An
 def taken_on(records: Sequence[dict[str, Any]]) -> str:
     """Say where records were taken and when: ``"NVIDIA H200, recorded 2026-11-21"``, for the mark of a figure.
 
+    Records of several days give the first and the last one: ``"recorded 2026-11-23 to 2026-11-28"``.
+
     Examples
     --------
     >>> taken_on(load("transpose-h200")).split(",")[0]
     'NVIDIA H200'
     """
-    found = _checked(records)[:1]
+    found = _checked(records)
     if not found:
         raise ValueError("records is empty; it must have one record or more")
-    (gpu,), (date,) = _fields(found, "gpu"), _fields(found, "date")
-    return f"{gpu}{'' if found[0].get('here') else ', recorded'} {date}"
+    days = sorted(set(_fields(found, "date")))
+    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    return f"{_fields(found, 'gpu')[0]}, {'' if found[0].get('here') else 'recorded '}{when}"
 
 
 def save(path: str | Path, records: Iterable[dict[str, Any]], head: dict[str, Any] | None = None) -> None:
