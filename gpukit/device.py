@@ -173,8 +173,10 @@ class Comparison:
         return table
 
     def _table(self):
-        header, *rows = self.rows()
-        return Table(header, rows, words=header)
+        rows = self.rows()
+        if len(self.infos) > 1:  # the names head the columns
+            rows.sort(key=lambda row: row[0] != "name")
+        return Table(rows[0], rows[1:], words=rows[0])
 
     def __str__(self):
         return self._table().text()
