@@ -1,5 +1,5 @@
 # %% [markdown]
-# # Start here
+# # 00 Start here
 #
 # How much faster is a GPU, and what does it take to get there? gpukit is a course in GPU programming that runs: you write kernels in Python and launch them on an NVIDIA GPU, or, without one, on an emulator that executes the same kernels and watches every thread.
 #
@@ -92,7 +92,7 @@ print(f"{height} rows, {width} columns, {channels} channels of {photo.dtype}")
 plot.image(photo, f"{height * width:,} pixels");
 
 # %% [markdown]
-# To turn it grey, we replace each pixel by a weighted mean of red, green and blue. Green weighs most, because our eyes are most sensitive to it. The weights are integers that add up to 256, so a shift by 8 bits divides by their sum.
+# To turn it grey, we replace each pixel with a weighted mean of red, green and blue. Green weighs most, because our eyes are most sensitive to it. The weights are integers that add up to 256, so a shift by 8 bits divides by their sum.
 #
 # First in NumPy. This function is the **specification**: it says what the kernel must compute, and we check the kernel against it.
 
@@ -145,7 +145,7 @@ with plot.figure(columns=2, size=(6.2, 3.9), mark=f"kernel run on: {device.info(
 # %% [markdown]
 # ## Your turn
 #
-# Replace the `...` by one line that makes a negative of a grey image, and run the cell. The check reviews your kernel: does it run, is it right, does any thread reach outside an array? It uses images of its own, smaller and larger than a block. Try a wrong line first, `256 - ...` for example, and read what it says.
+# Replace the `...` with one line that makes a negative of a grey image, and run the cell. The check reviews your kernel: does it run, is it right, does any thread reach outside an array? It uses images of its own, smaller and larger than a block. Try a wrong line first, `256 - ...` for example, and read what it says.
 
 
 # %%

@@ -216,7 +216,7 @@ else:
 # %% [markdown]
 # ### The first launch
 #
-# Numba compiles a kernel when it is first launched with arguments of these types, and the driver loads it. Benchmarks call this **warm-up**. `timing.bench` and `timing.bench_many` leave it out; here it is. The record has the first kernel of a process, which also loads the compiler. A later kernel compiles in a fraction of that time.
+# Numba compiles a kernel when it is first launched with arguments of these types, and the driver loads it. Benchmarks call this **warm-up**. `timing.bench` and `timing.bench_many` leave it out; here it is. The recorded time is that of the first kernel of a process, which also loads the compiler. A later kernel compiles in a fraction of that time.
 
 # %% jupyter={"source_hidden": true}
 first = {}
@@ -256,7 +256,8 @@ with_copies = {key: both[0] for key, both in ours.items()}
 theirs, end_to_end = (run["CPU, three loops"] / run[16, 16] for run in (runs[0], with_copies))
 print(f"the documents: {documents['stated_speedup']} x as stated, {theirs:.0f} x by their table, ", end="")
 print(f"{documents['teachers_speedup']:,} x for the teacher; {documents['gpu']}")
-print(f"ours: {end_to_end:,.0f} x with copies, {ours['CPU, three loops'][0] / kernel:,.0f} x for the kernel alone; ", end="")
+without = ours["CPU, three loops"][0] / kernel
+print(f"ours: {end_to_end:,.0f} x with copies, {without:,.0f} x for the kernel alone; ", end="")
 print(f"{results.taken_on(by_parts)}, {on_cpu[0].get('cpu', results.cpu_name())}")
 heads = ["documents, first run", "second run", "ours, with copies", "ours, kernel alone"]
 show.Table(["1024 x 1024, float32", *heads], rows)

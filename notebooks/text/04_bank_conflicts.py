@@ -72,7 +72,7 @@ gpukit.trace(read_strided[1, 32], 2, out).plot_banks(array="words");
 # %% [markdown]
 # A row is a lane, a column a bank. A stride of 2 uses only the even banks, each for two lanes with different words: two wavefronts.
 #
-# **Predict:** how many wavefronts do strides of 3, 8, 24, 32, 33 and 0 take? Replace `None` by a list of six numbers.
+# **Predict:** how many wavefronts do strides of 3, 8, 24, 32, 33 and 0 take? Replace `None` with a list of six numbers.
 
 # %%
 my_answer = None

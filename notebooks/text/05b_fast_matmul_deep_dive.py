@@ -165,7 +165,7 @@ for n in (2048, 4096, 8192):
 # %% [markdown]
 # So for a large product `matmul.matmul` transposes `a` first, in tiles as in [chapter 04](04_bank_conflicts.ipynb). That takes time in proportion to M x K, and what it saves is in proportion to M x N x K. The same holds for a `b` that is the transpose of a C-contiguous array: its copies have 4 bytes each as well, and there are twice as many of them.
 #
-# With both operands that way a device of compute capability 9.0 can do without most of the other instructions. In `gpukit.matmul.streamed` one thread copies all of it, by the tensor maps of [chapter 12](12_tensor_cores.ipynb), and the other warps have neither addresses nor bounds to compute: nearly all instructions in their loop are FMAs.
+# With both operands that way a device of compute capability 9.0 can do without most of the other instructions. In `gpukit.matmul.streamed` one thread copies all of it, by the tensor maps of [chapter 12](12_tensor_cores.ipynb), and the other warps have neither addresses nor bounds to compute: nearly all instructions in their loop are FMAs. Where it is faster, `fast` transposes what it must and runs that kernel, as it does for 4096 x 4096 in the tables of this chapter and of 05.
 
 # %% [markdown]
 # ## What cuBLAS does
@@ -205,7 +205,7 @@ exercises.check("05b-split", my_slices)
 #
 # ## Which tile, how many slices?
 #
-# There are hundreds of choices for a shape: too many to try, few enough to *predict*. A small model does it. Each tile has four measured figures: how many of its blocks an SM holds, what a step costs on a busy SM, what it costs when the block is alone, and what the first copies and the last stores cost. The SM with the most blocks determines the time. At first, skip the lines with `slices`, `zeros`, `loads` and `is_stream`: they are for tiles of tensor cores ([chapter 12](12_tensor_cores.ipynb)).
+# There are hundreds of choices for a shape: too many to try, few enough to *predict*. A small model does it. Each tile has four measured figures: how many of its blocks an SM holds, what a step costs on a busy SM, what it costs when the block is alone, and what the first copies and the last stores cost. The SM with the most blocks determines the time, unless moving the bytes takes longer. At first, skip the lines with `slices`, `zeros`, `loads` and `is_stream`: they are for tiles of tensor cores ([chapter 12](12_tensor_cores.ipynb)).
 
 # %%
 show.source(cost.predict)

@@ -80,7 +80,7 @@ with plot.figure(size=(8, 5.6), rows=3, sharex=True, mark=" ") as axes:
             for thread, left, right in pairs(step):
                 ax.plot([right, left], [level, level + 1], color=plot.PALETTE[7], linewidth=1)
                 ax.plot([left, left], [level, level + 1], color=plot.PALETTE[7], linewidth=1)
-                ax.plot(left, level + 1, "o", color=plot.PALETTE[0], markersize=13)
+                ax.plot(left, level + 1, "o", color=plot.PALETTE[0], markersize=13, zorder=2.5)  # above the lines
                 ax.text(left, level + 1, thread, ha="center", va="center", fontsize=8)
         ax.set(title=title, yticks=range(5), ylabel="level", ylim=(4.6, -0.5))
     axes[-1].set(xlabel="index in shared memory", xticks=range(16))
@@ -340,7 +340,7 @@ show.Table(["", "us, 2^28", "GB/s", "over the one before", "us, 4,096"], rows)
 #
 # - **`interleaved_conflict`** has the wavefronts of the first kernel and is much faster all the same. It has a third of the requests and no remainders: what limits the first kernel is the number of its instructions.
 # - **`sequential`** has less than a third of the wavefronts and hardly gains. So shared memory was not what the kernel waited for. Count first, but then time: a count says what is wasted, not what the kernel waits for.
-# - **`first_add`** shows what it did wait for. Its blocks build the same tree, and there are half as many: nearly half of the time is gone. What costs is the block, that is, its launch, its nine barriers and its tree, for just 256 numbers.
+# - **`first_add`** shows what it did wait for. Its blocks build the same tree, and there are half as many: nearly half of the time is gone. The cost is that of the block itself, its launch, its nine barriers and its tree, for just 256 numbers.
 # - **`shuffle`** makes what is left of the tree cheaper.
 # - **`grid_stride`** is the largest step. A block pays for its tree once for all of its elements, eight loads per thread are in flight, and the kernel reaches the limit of the memory.
 # - **`wide`** can save only instructions there, and **`one_launch`** only the second launch. Small arrays are where that matters: look at the left end of the lower panel. (At 4,096 elements one block does everything from `grid_stride` on, so the counter of `one_launch` is wasted there. PyTorch takes longer for 65,536 elements than for four times as many.)

@@ -424,7 +424,7 @@ for kernel, threads in ((thread_per_pixel, flat.size // 3), (thread_per_channel,
     print(f"at best {2 * flat.size // 32:,}: {2 * flat.size / total.sectors:.1f} of 32 bytes used")
 
 # %% [markdown]
-# With a thread per pixel, each request of a warp takes every third byte of 96: three sectors for 32 bytes. The next two requests come back for the rest. By then the sectors are in the cache, so memory itself is not read three times, but the cache has to deliver three times as much as is used. With a thread per channel the 32 bytes of a store are one sector; those of a load reach past its ends, as pixels do.
+# With a thread per pixel, each request of a warp takes every third byte of 96: three sectors for 32 bytes. The next two requests come back for the rest. By then the sectors are in the cache, so memory itself is not read three times, but the cache has to deliver three times as much as is used. With a thread per channel the 32 bytes of a store are one sector. Those of a load reach into the next sectors, because a pixel can lie across the end of one.
 
 # %%
 gpukit.trace(thread_per_pixel[1, 64], flat[:192], np.zeros(192, np.uint8)).plot_sectors(array="image");

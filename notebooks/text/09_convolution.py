@@ -458,7 +458,7 @@ with plot.figure("14 x 27: where the result is wrong", size=(6, 2.8)) as ax:
 #
 # ## From the source
 #
-# This chapter follows three of the documents: the two notes on MXNet (its im2col and col2im kernels, and its convolution layer), and the article on a direct convolution. What they have and we changed:
+# This chapter follows three of the documents: the two notes on MXNet (its im2col and col2im kernels, and its convolution layer), and the article on a direct convolution. What they contain, and what we changed:
 #
 # - MXNet's im2col is `im2col_naive`, its col2im a gather with the four requests above; its convolution is the three steps per sample, with one workspace.
 # - "The same factor", for the sparse matrix, is right for one out channel only.

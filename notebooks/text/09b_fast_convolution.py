@@ -45,7 +45,8 @@ names = tuple(cost.DIRECT)
 title = "6 channels of 768 x 512, 6 x 6, 6 out channels"
 mark, x_shape, weight_shape, out_shape = where, (1, 6, 512, 768), (6, 6, 6, 6), (1, 6, 507, 763)
 if on_gpu():
-    x, weight, out = cuda.to_device(random(*x_shape)), cuda.to_device(random(*weight_shape)), cuda.device_array(out_shape, np.float32)
+    x, weight = cuda.to_device(random(*x_shape)), cuda.to_device(random(*weight_shape))
+    out = cuda.device_array(out_shape, np.float32)
     runs = {name: partial(conv.conv2d, x, weight, algorithm=name, out=out) for name in names}
     times |= {name: timed.median for name, timed in timing.bench_many(runs, min_time=0.1).items()}
     mark = f"{device.info().name}; cuDNN: {where}"
@@ -171,7 +172,7 @@ for name, trace in traces.items():
     print(f"{terms / (loads.requests + shared.requests):16.1f}")
 
 # %% [markdown]
-# Up to `prefetch`, every term (a pixel times a weight) needs two loads. `blocked` needs less than one, and it is the step that counts. The last three kernels add many terms for each load.
+# Up to `prefetch`, every term (a pixel times a weight) needs two loads or more. `blocked` needs less than one, and it is the step that counts. The last three kernels add many terms for each load.
 #
 # ## A kernel made to measure
 #
@@ -266,7 +267,8 @@ def shares(case, kernels):
 
 texts = [f"{shape}, {k} x {k}, stride {s}, dilation {d}" for shape, k, s, _, d in problems]
 kernels = (*conv.VARIANTS, "torch (unfold)")
-plot.shaded(shares("im2col", kernels), texts, [n.replace("_", "_\n").replace(" ", "\n") for n in kernels], title="im2col", mark=where)
+names_above = [name.replace("_", "_\n").replace(" ", "\n") for name in kernels]
+plot.shaded(shares("im2col", kernels), texts, names_above, title="im2col", mark=where)
 kernels = ("strided", "torch (fold)")
 plot.shaded(shares("col2im", kernels), texts, kernels, title="col2im", mark=where);
 
@@ -328,7 +330,7 @@ with plot.figure(columns=2, size=(9, 3.3), mark="operations, by formula") as axe
 #
 # ## The map
 #
-# The article reports 1.2 times the speed of cuDNN for its convolution, and elsewhere between a tenth and ten times. Where does ours win? The map has as many out channels as in channels, filters from 1 x 1 to 11 x 11, and two kinds of images. cuDNN had tried all of its algorithms first and kept the fastest, without TF32 (a 19-bit format of tensor cores, less precise than float32). Our time is that of the way that `conv2d` picks by itself: a direct kernel, or with an "f" the FFT, with a star im2col or implicit GEMM. Blue: gpukit is faster; red: cuDNN is.
+# The article reports 1.2 times the speed of cuDNN for its convolution, and elsewhere between a tenth and ten times. Where does ours win? The map has as many out channels as in channels, filters from 1 x 1 to 11 x 11, and two kinds of images. cuDNN had tried all of its algorithms first and kept the fastest, without TF32 (a 19-bit format of tensor cores, less precise than float32). Our time is that of what `conv2d` picks by itself: a direct kernel, the FFT where there is an "f", and im2col or implicit GEMM where there is a star. Blue: gpukit is faster; red: cuDNN is.
 
 # %% jupyter={"source_hidden": true}
 IMAGES = {512: 1, 56: 16}  # size: how many

@@ -274,7 +274,8 @@ CEILINGS = (
     ("the shortest kernel", "us", lambda c: c.launch * 1e6),
 )
 ceilings = prediction.recorded()
-results.table([{f"{ceilings.device}, {ceilings.date}": what, "value": f"{of(ceilings):.2f}", "unit": unit} for what, unit, of in CEILINGS])
+head = f"{ceilings.device}, {ceilings.date}"
+results.table([{head: what, "value": f"{of(ceilings):.2f}", "unit": unit} for what, unit, of in CEILINGS])
 
 # %% [markdown]
 # **Predict:** how many float32 operations can this GPU do in the time in which it reads one float32 from memory?
@@ -284,7 +285,7 @@ my_answer = None
 exercises.check("10-balance", my_answer)
 
 # %% [markdown]
-# The number you found is the GPU's balance of arithmetic and bandwidth, per float32. The **arithmetic intensity** of a kernel is its operations for each byte that it moves to or from memory. A kernel whose intensity is below the balance is **memory-bound**; one above it can be **compute-bound**. A sum does one operation per float, so it is memory-bound by far.
+# The number you found is the GPU's balance of arithmetic and bandwidth, per float32; per byte it is a quarter of that. The **arithmetic intensity** of a kernel is its operations for each byte that it moves to or from memory. A kernel whose intensity is below the balance is **memory-bound**; one above it can be **compute-bound**. A sum does one operation per float, so it is memory-bound by far.
 
 # %% [markdown]
 # ## The least time
@@ -369,10 +370,13 @@ def near(pairs):
     return sum(1 / WITHIN <= seconds / least["value"] <= WITHIN for least, seconds in pairs)
 
 
-by_chapter = {chapter: [pair for pair in as_written if pair[0]["chapter"] == chapter] for chapter in dict.fromkeys(least["chapter"] for least, _ in as_written)}
-for what, pairs in (("from the trace alone", as_written), ("with counted instructions", as_executed), *by_chapter.items()):
+shown = {"from the trace alone": as_written, "with counted instructions": as_executed}
+for chapter in dict.fromkeys(least["chapter"] for least, _ in as_written):
+    shown[chapter] = [pair for pair in as_written if pair[0]["chapter"] == chapter]
+for what, pairs in shown.items():
     ratio = np.median([seconds / least["value"] for least, seconds in pairs])
-    print(f"{what:26}{near(pairs):4} of {len(pairs):3} within a factor of {WITHIN}; median of measured / bound {ratio:.2f}")
+    near_ones = f"{near(pairs):4} of {len(pairs):3} within a factor of {WITHIN}"
+    print(f"{what:26}{near_ones}; median of measured / bound {ratio:.2f}")
 
 # %% [markdown]
 # The estimate for addresses and loops rests on a few rules and a dozen small numbers. They were read off the machine code of two matrix products and of a letterbox, and checked against the instructions that Nsight Compute counts in products, transposes and sums. No measured time went into them. Nothing at all was taken from the convolutions, which are the test.
@@ -470,7 +474,8 @@ def gain(number, what="kernel"):
         pitfall, steps = pitfalls.make_pitfall(name, SIZES[name]), {}
         for version in ("slow", "fixed"):
             steps[version] = getattr(pitfall, version)
-            steps[f"{version}, prepared"] = [(gpukit.launching.prepare(launch, *args), ()) for launch, args in steps[version]]
+            prepared = [gpukit.launching.prepare(launch, *args) for launch, args in steps[version]]
+            steps[f"{version}, prepared"] = [(launch, ()) for launch in prepared]
         call = what == "call"
         runs = {version: lambda steps=steps[version]: launch_all(steps, wait=call) for version in steps}
         timings = timing.bench_many(runs, device="cpu" if call else "gpu", min_time=0.05)

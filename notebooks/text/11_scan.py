@@ -465,7 +465,7 @@ if ladder_records:
 # %% [markdown]
 # The first four rungs move the array twice, `look_back` and `scan` once: compare the column of DRAM. But the ladder has another bottleneck. Each of its threads has one or two elements, and all barriers, indices and shuffles are spent on those, so the instructions outweigh the memory. Curing a conflict may even cost more instructions than it is worth.
 #
-# `look_back` moves the least and is the slowest by far on an H200. The bounds do not show why, because it is waiting: a block has only 256 elements, and in each of the 262,144 blocks one thread walks back total by total, a trip to the L2 cache for each, while 255 others wait. `scan` has the same idea and 8,192 elements per block. So there are a 32nd as many walks, each takes a few steps, and other blocks have loads in flight meanwhile. Only then does memory set the bound, and one pass instead of two is worth having.
+# `look_back` moves the least and is the slowest by far on an H200. The bounds do not show why, because it is waiting: a block has only 256 elements, and in each of the 262,144 blocks one thread walks back total by total, a trip to the L2 cache for each, while 255 others wait. `scan` has the same idea and 8,192 elements per block. So there is one walk where `look_back` has 32, each takes a few steps, and other blocks have loads in flight meanwhile. Only then does memory set the bound, and one pass instead of two is worth having.
 #
 # ## What a scan is for: compaction
 #
@@ -579,7 +579,7 @@ assert tuple(keys % 4) == chapter_11.DIGITS
 show.Table(["", *map(str, range(8))], [["key", *keys], ["digit", *(keys % 4)]])
 
 # %% [markdown]
-# **Predict:** to which place does each key go? Replace `None` by a list of eight numbers, the place of 14 first.
+# **Predict:** to which place does each key go? Replace `None` with a list of eight numbers, the place of 14 first.
 
 # %%
 my_answer = None
@@ -740,7 +740,7 @@ if on_gpu():
 show.Table(["2^24 elements", "median", "time of"], rows) if rows else "nothing is timed here"
 
 # %% [markdown]
-# The next cell shows the record, for 2<sup>24</sup> elements and for rows and columns: how many times as fast as the faster of CuPy and PyTorch each function was. "Sum" is the running sum. A sort of pairs stands beside an argsort and a gather; neither of the two sorts pairs. CUB itself, called without either, is not in the figure. It is in the record, and ahead in some of the histograms and in large scans of float64.
+# The next cell shows the record, for 2<sup>24</sup> elements and for rows and columns: how many times as fast as the faster of CuPy and PyTorch each function was. "Sum" is the running sum. A sort of pairs stands beside an argsort and a gather; neither of the two sorts pairs. CUB itself, called directly, is not in the figure. It is in the record, and ahead in most sorts of keys, in some of the histograms and in large scans of float64.
 
 # %% jupyter={"source_hidden": true}
 compared = [r for r in recorded() if r["spread"] is not None and r["case"] != "ladder"]

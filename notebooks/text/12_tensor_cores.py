@@ -149,7 +149,9 @@ with plot.figure(title, size=(8, 3.8), mark=mark) as ax:
     for name, intensity in tiles.items():
         ax.plot(intensity, min(intensity * ceilings.dram_read, TENSOR) / 1e12, "o", color=plot.PALETTE[1])
         at_most = intensity * ceilings.dram_read / 1e12
-        ax.annotate(name, (intensity, at_most), (6, -10), textcoords="offset points", fontsize=8)
+        beside = (-6, 4) if name == "128 x 256" else (6, -10)  # not on the name of its neighbour
+        side = "right" if name == "128 x 256" else "left"
+        ax.annotate(name, (intensity, at_most), beside, textcoords="offset points", ha=side, fontsize=8)
     ax.set(xscale="log", yscale="log", xlabel="operations per byte loaded", ylabel="TFLOP/s")
     ax.legend()
 
@@ -459,7 +461,7 @@ if ladder_records:
         ax.minorticks_off()
 
 # %% [markdown]
-# Apart from the step to `wgmma`, all rungs multiply with the same instruction. They gain because the tensor cores wait less: fragments come whole instead of element by element, copies start earlier, and there are fewer barriers. `fast` is what `matmul.matmul` runs on this kind of GPU. It is built as `specialised` is. Its blocks take tiles in an order that suits the L2 cache, it keeps a product in flight while it waits for the next stage, and its results leave through shared memory, in whole rows. `warps` is its kernel for older GPUs: `mma` alone, like `swizzled`, but with larger tiles, and fragments that are loaded one step ahead.
+# Apart from the step to `wgmma`, all rungs multiply with the same instruction. They gain because the tensor cores wait less: fragments come whole instead of element by element, copies start earlier, and there are fewer barriers. `fast` is what `matmul.matmul` runs on this kind of GPU. It is built as `specialised` is. Its blocks take tiles in an order that suits the L2 cache, it keeps a product in flight while it waits for the next stage, and its results leave through shared memory, in whole rows. (The record also has `warps`, its kernel for older GPUs: `mma` alone, like `swizzled`, but with larger tiles, and fragments that are loaded one step ahead.)
 
 # %% [markdown]
 # ## What 16 bits cost
@@ -532,7 +534,7 @@ heads = ["4096 x 4096 x 4096", "10^12 operations per second", "of cuBLAS", "larg
 show.Table(heads, rows) if rows else print("There is no record yet.")
 
 # %% [markdown]
-# The error is a share of the sum of magnitudes, |a| |b|. For the 16-bit formats it is that of rounding the *results*, since here the inputs have 16 bits to begin with. "high" is more than ten times as accurate as TF32, and less than a tenth as accurate as float32. Its inputs have nearly all of their bits; what is lost is in the sums. A tensor core cuts off their last bits where ordinary arithmetic rounds, so the errors of 4096 terms do not cancel. (`conv2d` takes TF32 without being asked. There a tensor core sums up one step only, ordinary additions do the rest, and the errors stay those of float32.)
+# The error is a share of the sum of magnitudes, |a| |b|. For the 16-bit formats it is that of rounding the *results*, since here the inputs have 16 bits to begin with. For TF32 ours hands the tensor core float32 as they are, and it cuts off the bits that it does not read; an error like cuBLAS's comes from rounding them first. "high" is more than ten times as accurate as TF32, and less than a tenth as accurate as float32. Its inputs have nearly all of their bits; what is lost is in the sums. A tensor core cuts off their last bits where ordinary arithmetic rounds, so the errors of 4096 terms do not cancel. (`conv2d` takes TF32 without being asked. There a tensor core sums up one step only, ordinary additions do the rest, and the errors stay those of float32.)
 #
 # ## Exercise
 #

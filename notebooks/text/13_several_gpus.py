@@ -416,7 +416,8 @@ with plot.figure("Reduce-scatter: whose values each chunk holds", size=(8, 2.6),
         ax.imshow([[len(chunk) for chunk in gpu] for gpu in holds], cmap="Blues", vmin=0, vmax=5)
         for gpu, chunks in enumerate(holds):
             for number, chunk in enumerate(chunks):
-                ax.text(number, gpu, "".join(map(str, sorted(chunk))), ha="center", va="center", fontsize=8)
+                ink = "white" if len(chunk) > 2 else "black"
+                ax.text(number, gpu, "".join(map(str, sorted(chunk))), ha="center", va="center", fontsize=8, color=ink)
         ax.set(xticks=range(4), yticks=range(4), xlabel="chunk", title="start" if step == 0 else f"step {step}")
         ax.set_ylabel("GPU" if step == 0 else "")
         ax.grid(False)
