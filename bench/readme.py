@@ -210,7 +210,8 @@ def _compared(headlines):
             library = ratios.LIBRARIES[ratios.library_of(pair.theirs)]
             ratio = f"**{pair.ratio:.2f}**" if pair.valid else "unsteady"
             lines.append(f"| {headline.what} | {ours} | {theirs} ({library}) | {ratio} |")
-            heads.append(results.read(headline.record)[0])
+            head = results.read(headline.record)[0]
+            heads.append(head | {"date": pair.ours.get("date", head["date"])})
     return lines, heads
 
 
@@ -273,13 +274,15 @@ def randoms():
 
 
 def _machines(heads):
-    """Yield a sentence for each machine: versions, and the date."""
+    """Yield a sentence for each machine: versions, and the date, or the first and the last."""
     alike = {}
     for head in heads:
         alike.setdefault((head["gpu"], head["driver"], head["power_limit"]), []).append(head)
     for group in alike.values():
         found = sorted({f"{name} {number}" for head in group for name, number in head["versions"].items()})
-        yield f"Measured on {common.described(max(group, key=len))} ({', '.join(found)})."
+        days = sorted({head["date"] for head in group})
+        machine = max(group, key=len) | {"date": " to ".join(dict.fromkeys((days[0], days[-1])))}
+        yield f"Measured on {common.described(machine)} ({', '.join(found)})."
 
 
 EMULATOR, SIMULATOR = "emulator-host", "Numba's simulator"
