@@ -49,7 +49,7 @@ AFTERWARDS = {
     "11": "scan, select, count and sort in parallel, and say what blocks must publish before what",
     "12": "multiply with one instruction of a tensor core, feed it from memory, and say what its precision costs",
     "13": "divide work among several GPUs, hide what they exchange, and say what is lost and why",
-    "99": "solve a problem of your own, from its specification to a kernel at par",
+    "99": "solve a problem on your own, from its specification to a kernel at par",
 }
 
 

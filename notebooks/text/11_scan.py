@@ -737,7 +737,7 @@ if on_gpu():
         runs[f"sort, {name}"] = lambda library=library, k=k: library.sort(k)
     for name, timed in timing.bench_many(runs, min_time=0.1).items():
         rows.append([name, timing.format_seconds(timed.median), "device and host" if timed.launch_bound else "device"])
-show.Table(["2^24 elements", "median", "time of"], rows) if rows else "nothing is timed here"
+show.Table(["2^24 elements", "median", "time of"], rows) if rows else print("Nothing is timed here.")
 
 # %% [markdown]
 # The next cell shows the record, for 2<sup>24</sup> elements and for rows and columns: how many times as fast as the faster of CuPy and PyTorch each function was. "Sum" is the running sum. A sort of pairs stands beside an argsort and a gather; neither of the two sorts pairs. CUB itself, called directly, is not in the figure. It is in the record, and ahead in most sorts of keys, in some of the histograms and in large scans of float64.
