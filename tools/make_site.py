@@ -23,6 +23,9 @@ GALLERY = ROOT / "docs" / "gallery.md"
 #: A block of Python in a page.
 BLOCK = re.compile(r"^```python\n(.+?)^```\n", re.DOTALL | re.MULTILINE)
 
+#: A block of code, code in a line, or a link of Markdown; of these only links have groups.
+LINK = re.compile(r"```[\s\S]*?```|`(?:[^`\n]|\n(?!\n))+`|(?<!!)\[([^][]+)\]\(([\w./-]+)((?:#[\w-]+)?)\)")
+
 #: The front page's contents: a heading, and the pages below it.
 CONTENTS = {
     "The course": ["notebooks/[0-9]*"],
@@ -135,6 +138,8 @@ def _linked(path):
 
     def link(match):
         words, target, anchor = match.groups()
+        if words is None:  # code: `kernel[grid, block](x)` is no link
+            return match[0]
         file = (path.parent / target).resolve()
         up, name = "../" * len(path.parent.relative_to(ROOT).parts), file.relative_to(ROOT).as_posix()
         if file.is_dir():
@@ -147,7 +152,7 @@ def _linked(path):
             words = words.replace("_", "_\N{ZERO WIDTH SPACE}")  # where a long name may be broken
         return f"[{words}]({up}{name}{anchor})"
 
-    return re.sub(r"(?<!!)\[([^][]+)\]\(([\w./-]+)((?:#[\w-]+)?)\)", link, path.read_text(encoding="utf-8"))
+    return LINK.sub(link, path.read_text(encoding="utf-8"))
 
 
 def _toctree(caption, pages):

@@ -16,6 +16,10 @@ from warpstep.compiler import calls
 DOCS = make_site.ROOT / "docs"
 
 
+def test_code_with_brackets_is_no_link():
+    assert "`kernel[grid, block, stream, bytes](args)`" in make_site._linked(DOCS / "coming-from.md")
+
+
 @pytest.mark.parametrize("name", ["coming-from", "gallery"])
 def test_its_code_runs(name):
     assert sum(1 for _ in make_site.run_blocks(DOCS / f"{name}.md")) > 2
