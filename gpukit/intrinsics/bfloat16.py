@@ -1,7 +1,8 @@
 """Device functions between float32 and bfloat16, which kernels of Numba hold as the bits of a uint16."""
 
-from gpukit._numba import overload
+from gpukit._numba import overload, target_capability
 from gpukit.backend import cuda, types, uint32
+from gpukit.intrinsics.functions import round_to_bfloat16
 
 __all__ = ["bfloat16_of", "element_of", "float_of", "value_of"]
 
@@ -12,9 +13,20 @@ def float_of(bits):
     return cuda.libdevice.int_as_float(uint32(bits) << uint32(16))
 
 
-@cuda.jit(device=True, forceinline=True)
 def bfloat16_of(x):
     """The bits of the bfloat16 nearest to a float32, the even one of two."""
+    raise TypeError("bfloat16_of is for kernels: call it from a function under cuda.jit")
+
+
+@overload(bfloat16_of)
+def _bfloat16_of_type(x):
+    found = target_capability()
+    has_instruction = found is not None and found >= (8, 0)
+    return (lambda x: round_to_bfloat16(x)) if has_instruction else (lambda x: _rounded(x))
+
+
+@cuda.jit(device=True, forceinline=True)
+def _rounded(x):
     bits = uint32(cuda.libdevice.float_as_int(x))
     if x != x:
         return types.uint16(0x7FFF)

@@ -25,6 +25,11 @@ def _emulate_byte_perm(t, call):
     return counted(Op("byte_perm")(*values), types.uint32), call.result
 
 
+@calls.entry(functions.round_to_bfloat16)
+def _emulate_rounding(t, call):
+    return Op("to_bfloat16")(t.value(call.arguments[0], types.float32)), call.result
+
+
 @calls.entry(functions.match_byte)
 def _emulate_match_byte(t, call):
     value = t.b.temporary(Op("{} & 255")(t.value(call.arguments[0], types.uint32)))

@@ -398,6 +398,33 @@ def byte_perm(low, high, selector):
     refuse("byte_perm")
 
 
+def round_to_bfloat16(x):
+    """Round a float32 to the nearest bfloat16, the even one of two, in one instruction of compute capability 8.0; for
+    kernels and device functions.
+
+    Parameters
+    ----------
+    x : float32
+
+    Returns
+    -------
+    uint16
+        The bits. Of a NaN they are 0x7FFF.
+
+    Examples
+    --------
+    >>> from gpukit.intrinsics.functions import round_to_bfloat16
+    >>> @cuda.jit
+    ... def convert(x, out):
+    ...     out[0] = round_to_bfloat16(x[0])
+    >>> out = np.zeros(1, np.uint16)
+    >>> convert[1, 1](np.array([1.5], np.float32), out)
+    >>> hex(out[0])
+    '0x3fc0'
+    """
+    refuse("round_to_bfloat16")
+
+
 def match_byte(value):
     """Find the lanes of the warp whose lowest byte is the same; for kernels and device functions.
 

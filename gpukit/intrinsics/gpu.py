@@ -14,6 +14,7 @@ from gpukit.intrinsics.functions import (
     load16,
     match_byte,
     mma,
+    round_to_bfloat16,
     store2,
     store4,
     wait_copies,
@@ -51,6 +52,11 @@ def _three_words_code(function, instruction, type_):
 for _function, _instructions in THREE_WORDS.items():
     for _type, _name in _instructions.items():
         _three_words_code(_function, _name, _type)
+
+
+@cudaimpl.lower(round_to_bfloat16, types.float32)
+def _generate_rounding(context, builder, signature, arguments):
+    return emit(builder, "cvt.rn.bf16.f32 $0, $1;", "=h,f", arguments, ir.IntType(16), fixed=False)
 
 
 @cudaimpl.lower(match_byte, types.uint32)

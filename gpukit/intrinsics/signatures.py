@@ -191,4 +191,5 @@ for _function, (_, _bits, _) in REGISTERS.items():
 for _function, _instructions in THREE_WORDS.items():
     _register_cases(_function, *(signature(*[word] * 4) for word in _instructions))
 _register_cases(functions.commit_copies, signature(types.void))
+_register_cases(functions.round_to_bfloat16, signature(types.uint16, types.float32))
 _register_cases(functions.match_byte, signature(types.uint32, types.uint32))

@@ -121,6 +121,13 @@ def brev(value):
     return result
 
 
+def to_bfloat16(value):
+    """The bits of the nearest bfloat16, ties to even."""
+    bits = value.astype(np.float32).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
+    return np.where(value != value, np.uint32(0x7FFF), rounded).astype(np.uint16)
+
+
 def byte_perm(low, high, selector):
     """Pick four of the eight bytes of two uint32 by the selector's four lowest digits; digits from 8 on pick signs."""
     both = (high.astype(np.uint64) << np.uint64(32)) | low

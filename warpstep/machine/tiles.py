@@ -9,6 +9,7 @@ import numpy as np
 from warpstep.integers import ceil_div
 from warpstep.limits import GROUP, WARP
 from warpstep.machine import tensor
+from warpstep.machine.arithmetic import to_bfloat16
 from warpstep.machine.barriers import swizzle
 
 #: The rows of a product.
@@ -17,13 +18,6 @@ ROWS = 64
 MATRIX_ROW, TILE_ROWS = 16, (16, 32, 64, 128)
 #: Bits of a word that stands for an accumulator in flight: a NaN, the number of the product, that of the accumulator.
 NAN, PRODUCT_AT, PRODUCTS = 0x7FC00000, 7, 1 << 15
-
-
-def to_bfloat16(value):
-    """The bits of the nearest bfloat16, ties to even."""
-    bits = value.astype(np.float32).view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
-    return np.where(value != value, np.uint32(0x7FFF), rounded).astype(np.uint16)
 
 
 class Product:
