@@ -237,9 +237,9 @@ STREAM, STREAM_ALONE = 3.3e6, 5.2e4
 ALIGNED = Access()
 #: Rows of a multiple of so many elements are stored by 16 bytes. If others are stored: elements per microsecond, and,
 #: by groups of warps, microseconds of a launch. Elements per microsecond of tiles for a small K, and of those in which
-#: a warp has all columns of its rows.
+#: a warp has more than 16 rows.
 WIDE_STORE, NARROW_STORES, NARROW_GROUPS = 8, 1.2e4, 1.3
-SHALLOW_STORES, DENSE_STORES = 7e3, 1.6e4
+SHALLOW_STORES, TALL_STORES = 1.4e4, 8e3
 #: What of the time is added if the rows of b are not aligned, so that they are copied element by element; less for a
 #: tile with fewer columns than rows.
 NARROW = 0.12
@@ -259,10 +259,9 @@ STREAMED = SPEEDS[0]._replace(work=1.115, latency=1.115, rest=5.0)
 #: Limits on cutting K: parts, elements of all parts, steps of a part, matrices; steps of a part where there are more
 #: parts.
 MAX_PARTS, MAX_ELEMENTS, MIN_STEPS, MAX_MATRICES, MIN_LONG_STEPS = 96, 16 << 20, 2, MAX_GRID_YZ, 16
-#: Share of a step that does not shorten if lanes load several elements at a time; how many times as long loads of
-#: single elements of ``b`` take, of which a lane has more; by how many latencies each further step of a `ShallowTile`
-#: takes longer than the first.
-ALWAYS, SINGLE, LATER = 0.2, 2.0, 1.1
+#: Share of a step that does not shorten if lanes load several elements at a time; by how many latencies each further
+#: step of a `ShallowTile` takes longer than the first.
+ALWAYS, LATER = 0.2, 1.1
 #: Of an axis.
 MAX_SIZE = 2**31 - 1
 #: Tiles of `SPEEDS` for which a result is cut in two pieces, and the factor by which these must be faster. On an H200
@@ -367,7 +366,7 @@ def _loading(speed, widths):
     if not isinstance(tile, ShallowTile | SlicedTile):
         return speed
     rows, columns = (tile.rows, tile.columns) if isinstance(tile, SlicedTile) else (tile.warp_rows, tile.warp_columns)
-    loads = (rows / widths[0] + columns * (SINGLE if widths[1] == 1 else 1 / widths[1])) / (rows + columns)
+    loads = (rows / widths[0] + columns / widths[1]) / (rows + columns)
     factor = ALWAYS + (1 - ALWAYS) * loads
     return speed._replace(work=factor * speed.work, latency=factor * speed.latency)
 
@@ -391,7 +390,7 @@ def _costs(speed, n, blocks, multiprocessors, lines, loads):
     stores = tile.rows * tile.columns / NARROW_STORES if unaligned else 0
     if isinstance(tile, ShallowTile):
         if not tile.apart:
-            stores *= NARROW_STORES / (DENSE_STORES if n <= tile.warp_columns else SHALLOW_STORES)
+            stores *= NARROW_STORES / (SHALLOW_STORES if tile.down == 1 else TALL_STORES)
         return work + stores, speed.rest, LAUNCH
     if not isinstance(tile, GroupTile):
         return work, speed.rest, LAUNCH

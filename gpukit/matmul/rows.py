@@ -3,15 +3,14 @@
 import functools
 
 from gpukit.backend import cuda, types, uint32, uint64
-from gpukit.intrinsics import load4, store2, store4, view_at
+from gpukit.intrinsics import load4, store4, view_at
 from gpukit.intrinsics.bfloat16 import bfloat16_of, float_of
 
 __all__ = [
-    "DENSE",
+    "FOUR",
     "WARP_ROWS",
     "make_combine",
     "make_rows",
-    "make_store_dense",
     "make_store_rows",
     "make_store_scaled",
     "rows_bytes",
@@ -24,8 +23,8 @@ WARP_ROWS, ROW = 16, 128
 PADS = {2: 16, 4: 32}
 #: Bytes of a store; elements that a lane loads before it stores them one by one.
 WIDEST, LOADS = 16, 8
-#: Elements that a lane stores at a time where rows follow one another.
-DENSE = 4
+#: Elements of 2 bytes that a lane stores at a time in rows that begin anywhere.
+FOUR = 4
 
 
 def rows_columns(element, columns: int) -> int:
@@ -64,11 +63,11 @@ def make_place(moves):
 
 
 @functools.cache
-def make_store_rows(element, columns, wide, pairs=False, moves=False):
+def make_store_rows(element, columns, wide, fours=False, moves=False):
     """Make the device function by which a warp stores its rows in shared memory from a row and a column of ``out`` on.
 
-    ``out`` is flat, of uint32 if it is ``wide``: its rows begin at multiples of 16 bytes. With ``pairs`` it begins at a
-    multiple of 4 bytes, and elements of 2 bytes are stored by two, wherever the rows begin. Factors are not applied.
+    ``out`` is flat, of uint32 if it is ``wide``: its rows begin at multiples of 16 bytes. With ``fours`` it begins at a
+    multiple of 8 bytes, and elements of 2 bytes are stored by four, wherever the rows begin. Factors are not applied.
     If it ``moves`` rows, those in shared memory are as of `make_place`.
     """
     size = element.bitwidth // 8
@@ -104,87 +103,54 @@ def make_store_rows(element, columns, wide, pairs=False, moves=False):
                 if row + r < m and col + c < n:
                     out[(start + row + r) * n + col + c] = held[j]
 
-    half = across // 2
-    rows_at_once = 32 // half
-    pairs_once = min(WARP_ROWS // rows_at_once, LOADS)
+    per_row, slots, ends = across // FOUR, 2 * FOUR, WARP_ROWS // FOUR
+    four_rows = 32 // per_row
+    turns, stride = max(1, FOUR // four_rows), max(FOUR, four_rows)
+    rounds = WARP_ROWS // stride
 
     @cuda.jit(device=True, forceinline=True)
-    def store_pairs(out, factors, rows, words, start, row, col, m, n):
-        if uint32(col + uint32(across)) > n:
-            store_narrow(out, factors, rows, words, start, row, col, m, n)
-            return
+    def store_fours(out, factors, rows, words, start, row, col, m, n):
+        fours, singles = cuda.local.array((rounds, FOUR), element), cuda.local.array(ends, element)
         tid = uint32(cuda.threadIdx.x)
         first, lane = tid // uint32(32) * uint32(WARP_ROWS), tid % uint32(32)
-        held = cuda.local.array((pairs_once, 2), element)
-        r, c = lane // uint32(half), uint32(uint32(2) * (lane % uint32(half)))
-        top, below, at = r, uint32(row + r), (start + row + r) * n + col
-        step = uint64(n) * uint64(rows_at_once)
-        for i in range(0, WARP_ROWS, rows_at_once * pairs_once):
-            for j in range(pairs_once):  # the loads overlap, as above
-                r = uint32(first + place_of(uint32(top + uint32(i + rows_at_once * j))))
-                odd = uint32(at + uint64(j) * step) & uint32(1)
-                # If that is below 0, this lane stores the first element of the row and the last one.
-                near = uint32(c - odd)
-                held[j, 0] = rows[r, near if near <= c else uint32(0)]
-                held[j, 1] = rows[r, near + uint32(1) if near <= c else uint32(across - 1)]
-            for j in range(pairs_once):
-                near = uint32(c - (uint32(at) & uint32(1)))
-                if uint32(below + uint32(i + rows_at_once * j)) < m:
-                    if near > c:
-                        out[at] = held[j, 0]
-                        out[at + uint64(across - 1)] = held[j, 1]
-                    else:
-                        store2(out, at + near, held[j, 0], held[j, 1])
-                at += step
+        begin, down = (start + row) * n + col, uint32(m - min(row, m))
+        left = min(uint32(across), uint32(n - min(col, n)))
+        place = uint32(lane % uint32(per_row) * uint32(FOUR))
+        for turn in range(turns):  # every fourth row begins as far after a multiple of four elements
+            r = uint32(lane // uint32(per_row) + uint32(four_rows * turn))
+            at = begin + uint64(r) * n
+            c = uint32(place + -uint32(at) % uint32(FOUR))
+            is_whole = uint32(c + uint32(FOUR)) <= left
+            source, at = c if is_whole else place, at + uint64(c)
+            for i in range(rounds):  # the loads overlap, as above
+                p = uint32(first + place_of(uint32(r + uint32(stride * i))))
+                for e in range(FOUR):
+                    fours[i, e] = rows[p, uint32(source + uint32(e))]
+            for i in range(rounds):
+                if is_whole and uint32(r + uint32(stride * i)) < down:
+                    store4(out, at, fours[i, 0], fours[i, 1], fours[i, 2], fours[i, 3])
+                at += uint64(stride) * n
+        # What this leaves are up to three elements at each end of a row: a lane has one of the first or the last four.
+        r, slot = lane // uint32(slots), lane % uint32(slots)
+        at = begin + uint64(r) * n
+        lead = uint32(uint32(at) % uint32(FOUR))
+        end = uint32(lead + left)
+        last = uint32(uint32(end - end % uint32(FOUR)) + uint32(slot - uint32(FOUR)))
+        is_first = slot < uint32(FOUR)
+        c = slot if is_first else last
+        is_mine = c < end and (lead > uint32(0) and slot >= lead if is_first else lead == uint32(0) or end >= FOUR)
+        c = uint32(c - lead) if is_mine else uint32(0)
+        at += uint64(c)
+        for i in range(ends):
+            singles[i] = rows[uint32(first + place_of(uint32(r + uint32(FOUR * i)))), c]
+        for i in range(ends):
+            if is_mine and uint32(r + uint32(FOUR * i)) < down:
+                out[at] = singles[i]
+            at += uint64(FOUR) * n
 
     if wide:
         return store_wide
-    return store_pairs if pairs and size == 2 else store_narrow
-
-
-@functools.cache
-def make_store_dense(element, columns, warps, moves):
-    """Make the device function by which a warp stores 16 rows that have up to so many columns, and no others: they
-    follow one another in memory, wherever they begin. ``out`` begins at a multiple of four elements. ``moves`` are as
-    of `gpukit.matmul.warps.make_store`.
-    """
-    rounds, blocks = element == types.uint16, columns // 8
-    beside = 2 if moves[1] else 1
-    room = WARP_ROWS * columns + DENSE
-
-    @cuda.jit(device=True, forceinline=True)
-    def store_dense(out, memory, sums, start, row, m, n):
-        warp, lane = uint32(cuda.threadIdx.x) // uint32(32), uint32(cuda.threadIdx.x) % uint32(32)
-        held, base = view_at(memory, 0, warps * room, element), uint32(warp * uint32(room))
-        begin, down = (start + row) * n, uint32(min(uint32(WARP_ROWS), uint32(m - row)))
-        lead = uint32(begin) % uint32(DENSE)
-        g, t = lane // uint32(4), lane % uint32(4)
-        cuda.syncwarp()
-        for half in range(2):
-            r = uint32(uint32(2) * g + uint32(half)) if moves[0] else uint32(g + uint32(8 * half))
-            at = uint32(base + lead + r * n)
-            if r < down:
-                for j in range(blocks):
-                    for e in range(2):
-                        col = uint32(8 * beside * (j // beside) + j % beside + beside * e) + t * uint32(2 * beside)
-                        value = sums[0, j, 2 * half + e]
-                        rounded = bfloat16_of(value) if rounds else element(value)
-                        if col < n:
-                            held[at + col] = rounded
-        cuda.syncwarp()
-        end, i = uint32(lead + down * n), uint32(lane * uint32(DENSE))
-        begin -= uint64(lead)
-        while i < end:
-            if i >= lead and i + uint32(DENSE) <= end:
-                w, x, y, z = load4(held, uint32(base + i))
-                store4(out, begin + uint64(i), w, x, y, z)
-            else:
-                for e in range(DENSE):
-                    if i + uint32(e) >= lead and i + uint32(e) < end:
-                        out[begin + uint64(i + uint32(e))] = held[base + i + uint32(e)]
-            i = uint32(i + uint32(32 * DENSE))
-
-    return store_dense
+    return store_fours if fours and size == 2 else store_narrow
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from gpukit.backend import cuda, types, uint8, uint32, uint64
 from gpukit.intrinsics import byte_perm, load4, mma
 from gpukit.matmul.formats import FORMATS, INSTRUCTION
 from gpukit.matmul.raster import place, starts_of
-from gpukit.matmul.rows import WARP_ROWS, make_store_dense, rows_bytes
+from gpukit.matmul.rows import WARP_ROWS, rows_bytes
 from gpukit.matmul.warps import make_store
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
@@ -25,6 +25,11 @@ __all__ = ["ACROSS", "WIDTHS", "ShallowTile", "make_fetches", "shallow"]
 WARPS = 4
 #: Elements that an access loads: 16 bytes, 4 bytes or one element; the most of them across K.
 WIDTHS, ACROSS = (8, 2, 1), 2
+#: Blocks that a multiprocessor has registers for, by the bytes of a step. Without this bound the compiler holds the
+#: addresses of all loads in registers, and half as many run.
+RESIDENT = {32: 6, 64: 4}
+#: How `byte_perm` makes a word of two elements below two bytes of zeros each: of both, the first or neither.
+BOTH, FIRST, NEITHER = 0x5410, 0x3210, 0x3232
 
 
 class ShallowTile(NamedTuple):
@@ -79,10 +84,10 @@ class ShallowTile(NamedTuple):
 
 
 @functools.cache
-def shallow(tile, name, layout, parts, wide, scales=False, widths=(1, 1), dense=False):
+def shallow(tile, name, layout, parts, wide, scales=False, widths=(1, 1)):
     """Make the kernel of out = a b for matrices in a batch, with the arguments of `gpukit.matmul.sliced.sliced` up to
     ``factors``. K has ``tile.depth`` bytes at most unless the tiles are apart. ``name`` is "float16" or "bfloat16";
-    ``widths`` are as there. ``dense``: a warp has all columns of its rows; ``out`` begins at a multiple of 8 bytes.
+    ``widths`` are as there.
     """
     form, (rows, columns, depth, apart, times) = FORMATS[name], tile
     total, pieces, across = form.total, depth // INSTRUCTION, tile.warp_columns // 8
@@ -91,10 +96,9 @@ def shallow(tile, name, layout, parts, wide, scales=False, widths=(1, 1), dense=
     (fetch_a, _), (fetch_b, _) = make_fetches(layout, widths, 2, across, pieces)
     moves = layout[0] == "T" and widths[0] > 1, layout[1] == "N" and widths[1] > 1
     store = make_store(tile, form, parts, wide, scales, moves)
-    store_dense = make_store_dense(form.result, tile.warp_columns, WARPS, moves)
     words = 2 * pieces
 
-    @cuda.jit(launch_bounds=(tile.threads, 1))
+    @cuda.jit(launch_bounds=(tile.threads, RESIDENT[depth]))
     def shallow(a, b, out, sizes, order, matrix_steps, factors):
         memory = cuda.shared.array(0, uint8, alignment=128)
         sums = cuda.local.array((1, across, 4), total)
@@ -134,10 +138,7 @@ def shallow(tile, name, layout, parts, wide, scales=False, widths=(1, 1), dense=
                     sums[0, j, 0], sums[0, j, 1], sums[0, j, 2], sums[0, j, 3] = four
                 first = uint32(first + uint32(depth // 2)) if apart else k
             if (row < m) & (col < n):
-                if dense:
-                    store_dense(out, memory, sums, uint64(z) * m, row, m, n)
-                else:
-                    store(out, factors, memory, sums, uint64(z) * m, row, col, m, n)
+                store(out, factors, memory, sums, uint64(z) * m, row, col, m, n)
             row, i = uint32(row + uint32(WARP_ROWS)), uint32(i + uint32(1))
 
     return shallow
@@ -161,7 +162,7 @@ def make_fetch(lines, along, width, words, run):
     A lane with t = lane % 4 holds ``run`` neighbours along K from t run on, then those 4 run further on. With
     g = lane // 4 it holds row g of each eight, or as many neighbours as an access loads across K.
     """
-    load_pair, load_words, beside = make_load_pair(along), make_load_words(width), 1 if along else width
+    load_words, beside = make_load_words(width), 1 if along else width
 
     @cuda.jit(device=True, forceinline=True)
     def place_of(line, g):
@@ -174,10 +175,26 @@ def make_fetch(lines, along, width, words, run):
 
     @cuda.jit(device=True, forceinline=True)
     def fetch_pairs(held, matrix, start, corner, g, t, first, size, k, pitch):
-        for line in range(lines):
-            for i in range(words):
-                place, at = uint32(corner + place_of(line, g)), uint32(first + k_of(i, t))
-                held[line, i] = load_pair(matrix, start, place, at, size, k, pitch)
+        found = cuda.local.array((lines, words, 2), types.uint16)
+        # Loads outside of the matrix read inside, so that they have no branch and all are under way at once.
+        end_k, end = uint32(k - uint32(1)), uint32(size - uint32(1))
+        for i in range(words):
+            at = uint32(first + k_of(i, t))
+            low, high = min(at, end_k), min(uint32(at + uint32(1)), end_k)
+            for line in range(lines):
+                place = min(uint32(corner + place_of(line, g)), end)
+                if along:
+                    row = start + uint64(place) * pitch
+                    found[line, i, 0], found[line, i, 1] = matrix[row + low], matrix[row + high]
+                else:
+                    near = start + place
+                    found[line, i, 0] = matrix[near + uint64(low) * pitch]
+                    found[line, i, 1] = matrix[near + uint64(high) * pitch]
+        for i in range(words):
+            at = uint32(first + k_of(i, t))
+            pick = uint32(BOTH if uint32(at + uint32(1)) < k else FIRST if at < k else NEITHER)
+            for line in range(lines):
+                held[line, i] = byte_perm(uint32(found[line, i, 0]), uint32(found[line, i, 1]), pick)
 
     @cuda.jit(device=True, forceinline=True)
     def fetch_along(held, matrix, start, corner, g, t, first, size, k, pitch):
@@ -226,20 +243,3 @@ def make_load_words(width):
         return w, x, y, z
 
     return load_words if width > 2 else load_word
-
-
-@functools.cache
-def make_load_pair(along):
-    """Make the device function that loads two neighbours along K as a word; zeros for what lies outside."""
-
-    @cuda.jit(device=True, forceinline=True)
-    def load_pair(matrix, start, place, at, size, k, pitch):
-        low, high = types.uint16(0), types.uint16(0)
-        source = start + (uint64(place) * pitch + at if along else uint64(at) * pitch + place)
-        if (place < size) & (at < k):
-            low = matrix[source]
-        if (place < size) & (uint32(at + uint32(1)) < k):
-            high = matrix[source + (uint64(1) if along else uint64(pitch))]
-        return uint32(uint32(low) | uint32(high) << uint32(16))
-
-    return load_pair

@@ -35,7 +35,7 @@ from gpukit.matmul.loaded import LOADS, LoadedTile, loaded
 from gpukit.matmul.maps import movable_map
 from gpukit.matmul.operands import Flat, Operand
 from gpukit.matmul.raster import ALL, make_order
-from gpukit.matmul.rows import DENSE
+from gpukit.matmul.rows import FOUR
 from gpukit.matmul.shallow import ACROSS, WIDTHS, ShallowTile, shallow
 from gpukit.matmul.sliced import SlicedTile, sliced
 from gpukit.matmul.small import SmallTile, small
@@ -148,8 +148,9 @@ def tensor_launches(flat: Flat, m: int, n: int, name: str, work):
     elif isinstance(tile, WarpTile):
         launches = _warp_launches
     turns = isinstance(tile, GroupTile) and is_turned(name, _layout_of(operands))
-    # Short elements are stored in pairs where they are not scaled.
-    scales = flat.alpha != 1 or flat.beta != 0 or address_of(flat.out) % 4 > 0
+    # Short elements are stored by four where they are not scaled.
+    unit = FOUR * ITEM if dtype_of(flat.out).itemsize == ITEM else 1
+    scales = flat.alpha != 1 or flat.beta != 0 or address_of(flat.out) % unit > 0
     target, wide, is_total = flat.out, flat.wide_out, False
     if summed > 1 or turns and scales:
         scales, is_total = False, True
@@ -410,8 +411,7 @@ def _small_launches(tile, name, sizes, operands, out, stores, factors, work):
 
 def _shallow_launches(tile, name, sizes, operands, out, stores, factors, work):
     widths, words = _words(tile, operands)
-    dense = not any(stores) and sizes[1] <= tile.warp_columns and address_of(out) % (DENSE * ITEM) == 0
-    kernel = shallow(tile, name, _layout_of(operands), *stores, widths, dense)
+    kernel = shallow(tile, name, _layout_of(operands), *stores, widths)
     return _tile_launches(kernel, tile, name, sizes, operands, words, (), out, factors, work)
 
 

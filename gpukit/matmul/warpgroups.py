@@ -391,7 +391,7 @@ def make_store(tile, form, is_total, wide, scales, columns):
     elif scales:
         store_rows = make_store_scaled(form.total, form.result, width, wide)
     else:
-        store_rows = make_store_rows(element, width, wide, pairs=True)
+        store_rows = make_store_rows(element, width, wide, fours=True)
     rows_at = tile.stages * (tile.stage_bytes + 16)
 
     @cuda.jit(device=True, forceinline=True)

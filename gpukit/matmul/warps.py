@@ -396,7 +396,7 @@ def make_store(tile, form, is_total, wide, scales, moves=(False, False)):
     down, columns = tile.warp_rows // 16, rows_columns(element, tile.warp_columns)
     parts, blocks = tile.warp_columns // columns, columns // 8
     view_rows = make_rows(element, columns, tile.threads // 32)
-    store_rows = make_store_rows(element, columns, wide, pairs=True, moves=moves[0])
+    store_rows = make_store_rows(element, columns, wide, fours=True, moves=moves[0])
     if scales:
         store_rows = make_store_scaled(form.total, form.result, columns, wide, moves[0])
     beside = 2 if moves[1] else 1

@@ -176,10 +176,17 @@ def test_one_step_of_several_instructions(layout, tile, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("layout", "name", "n"), [("NN", "bfloat16", 46), ("TT", "float16", 31), ("TN", "float16", 62)]
+    ("layout", "name", "n"),
+    [
+        ("NN", "bfloat16", 46),
+        ("TT", "float16", 31),
+        ("TN", "float16", 62),
+        ("NT", "bfloat16", 141),
+        ("TN", "float16", 66),
+    ],
 )
-def test_rows_that_follow_one_another(layout, name, n, monkeypatch):
-    """Matrices of as few columns as a warp has, which begin anywhere in memory, with nothing stored beside them."""
+def test_rows_that_begin_anywhere(layout, name, n, monkeypatch):
+    """Of as few columns as a warp has, so that they follow one another, or more; with nothing stored beside them."""
     prefer(monkeypatch, "small")
     tile = ShallowTile(128, 64, 32, False, 2) if name == "float16" else ShallowTile(32, 128, 32)
     monkeypatch.setattr(tensor, "choose_tensor", lambda *_: (tile, 1))
