@@ -16,6 +16,8 @@ __all__ = ["THREADS", "SlimTile", "choose_slim", "slim"]
 
 #: The largest K, that of tiles as wide as a few rows, and of up to 32 long rows. The threads of a block.
 MAX_K, MAX_WIDE_K, MAX_FEW_K, THREADS = 20, 16, 24, 256
+#: That of wide rows of float64 that begin at multiples of 32 bytes, a sector.
+MAX_DOUBLE_K = 4
 #: Elements of a wide load; lanes that copy neighbours along K.
 FOUR, SECTOR = 4, 8
 #: The fewest columns of a result, by the bytes of an element. With 256 or more of them, one of up to 8 rows has tiles
@@ -27,9 +29,9 @@ MIN_MANY, SHORT_ROW = 1 << 18, 16
 MAX_WIDE_COLUMNS = 64
 #: Up to so many columns of all matrices a block has half as many, so that there are more.
 MAX_NARROW = 1 << 16
-#: Fewest results: of any elements, of short ones, of float32 for larger tiles. Loads of short ones that a thread has
-#: under way.
-MIN_RESULTS, MIN_SHORT, MIN_LARGE, LOADS = 1 << 11, 1 << 20, 3 << 18, 8
+#: Fewest results: of any elements, of short ones, of float32 for larger tiles, of float64 in wide rows. Loads of short
+#: ones that a thread has under way.
+MIN_RESULTS, MIN_SHORT, MIN_LARGE, MIN_DOUBLE, LOADS = 1 << 11, 1 << 20, 3 << 18, 1 << 20, 8
 
 
 class SlimTile(NamedTuple):
@@ -81,7 +83,7 @@ def choose_slim(m: int, n: int, k: int, batch: int, itemsize: int, wide: bool) -
     if m <= FEW_ROWS and n >= MIN_LONG and k <= MAX_WIDE_K:
         is_narrow = itemsize == 8 or n * batch <= MAX_NARROW
         return SlimTile(next_power_of_two(m), 1 if is_narrow else 2, 1, MAX_WIDE_K)
-    if is_short or wide and (itemsize == 8 or n >= MAX_WIDE_COLUMNS or m * n * batch < MIN_LARGE):
+    if is_short or wide and not _takes_wide(m, n, k, batch, itemsize):
         return None
     depth = MAX_WIDE_K if k <= MAX_WIDE_K else MAX_K
     if itemsize == 8:
@@ -89,6 +91,15 @@ def choose_slim(m: int, n: int, k: int, batch: int, itemsize: int, wide: bool) -
     if m * n * batch < MIN_LARGE:
         return SlimTile(8, 2, 8, depth)
     return SlimTile(8, 4, 8, depth) if (n - 1) % 128 >= 64 else SlimTile(16, 2, 8, depth)
+
+
+def _takes_wide(m, n, k, batch, itemsize):
+    """Whether wide rows are stored as others are: a few columns of float32, and a K of a few in float64. There the
+    large products store parts of sectors if rows do not begin at multiples of them.
+    """
+    if itemsize == 4:
+        return n < MAX_WIDE_COLUMNS and m * n * batch >= MIN_LARGE
+    return m * n * batch >= MIN_DOUBLE and k <= (MAX_WIDE_K if n % FOUR else MAX_DOUBLE_K)
 
 
 @functools.cache
