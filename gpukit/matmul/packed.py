@@ -38,8 +38,8 @@ MEGABYTE = {2: 0.65, 4: 0.22, 8: 0.22}
 #: The most columns of ``b`` for many rows. A larger K is for results of a few elements.
 MAX_TALL, MAX_K, MAX_DEEP = 16, 4096, 128
 #: The largest matrices that are multiplied by vectors, those of short elements, and K by those of other sizes, along K
-#: and across it.
-MAX_MATRIX, MAX_SHORT, MAX_ALONG, MAX_ACROSS, MIN_RESULTS = 1 << 12, 1 << 11, 64, 16, 1 << 12
+#: and across it; the fewest elements of those along K, and results of those across it.
+MAX_MATRIX, MAX_SHORT, MAX_ALONG, MAX_ACROSS, MIN_ALONG, MIN_RESULTS = 1 << 12, 1 << 11, 64, 16, 1 << 18, 1 << 12
 
 
 def packed_time(m: int, n: int, k: int, batch: int, itemsize: int) -> float:
@@ -60,7 +60,11 @@ def takes_vectors(count: int, k: int, batch: int, is_along: bool, itemsize: int,
     if itemsize == 2 and wide and not is_along:
         return False
     small = batch > WARP and count * k <= (MAX_SHORT if itemsize == 2 else MAX_MATRIX)
-    return k > 0 and (small or count * batch >= MIN_RESULTS and k <= (MAX_ALONG if is_along else MAX_ACROSS))
+    if is_along:
+        many = not wide and count * batch * k >= MIN_ALONG and k <= MAX_ALONG
+    else:
+        many = count * batch >= MIN_RESULTS and k <= MAX_ACROSS
+    return k > 0 and (small or many)
 
 
 def holds_whole(m: int, n: int, k: int, itemsize: int) -> bool:

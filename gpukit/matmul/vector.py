@@ -83,7 +83,7 @@ def choose_vector(
     """Divide a product of ``count`` results of ``k`` terms each; the matrix is read ``width`` elements at a time."""
     blocks_each, enough = BLOCKS, count * batch >= multiprocessors * BLOCKS * GROUPS
     if is_along:
-        lanes = min(LANES, next_power_of_two(max(2, ceil_div(k, width))))
+        lanes = min(LANES, next_power_of_two(max(1 if width > 1 else 2, ceil_div(k, width))))
         many = THREADS // 2 if width == 1 and k < THREADS * UNROLL_SINGLE else THREADS
         lanes = lanes if k <= (MAX_LONG_K if enough else MAX_WARP_K) else many
         if width == 1 and count * batch >= MANY_ROWS:
@@ -371,8 +371,9 @@ def along(element, lanes, width, adds):
             i = uint64(first + lane * uint32(width))
             walk(mine, matrix, at, uint64(1), vector, of, uint64(inc), i, uint64(limit))
         total = mine[0]
-        for half in halves:
-            total += cuda.shfl_down_sync(0xFFFFFFFF, total, half)
+        if entry > 1:
+            for half in halves:
+                total += cuda.shfl_down_sync(0xFFFFFFFF, total, half)
         sums = cuda.shared.array(entries, dtype)
         if lane % uint32(entry) == 0:
             sums[tid // uint32(entry)] = total

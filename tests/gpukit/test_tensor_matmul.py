@@ -275,6 +275,7 @@ def test_small_tiles_read_rows_that_begin_anywhere(monkeypatch):
         ((3, 1, 20_001), "float16"),
         ((1, 16_901, 5), "float16"),
         ((700, 1, 5), "bfloat16"),
+        ((300, 1, 8), "float16"),
     ],
 )
 def test_one_row_or_column(shape, name):
