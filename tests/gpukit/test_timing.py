@@ -289,13 +289,16 @@ def test_the_emulator_gives_no_times():
 
 @pytest.mark.gpu
 def test_copies_on_the_gpu():
-    """Device time against the bandwidth that is possible: a copy this large cannot beat it, and comes near it."""
+    """Device time against the bandwidth that is possible: a copy this large cannot beat it, and comes near it.
+
+    The fastest of the copies: while other processes use the GPU, most are slower.
+    """
     from gpukit import device
 
     source = cuda.to_device(np.random.default_rng(0).random(1 << 26, np.float32))
     target = cuda.device_array_like(source)
     result = bench(lambda: target.copy_to_device(source), min_time=0.1)
-    fraction = result.gbps(2 * source.nbytes) * 1e9 / device.info().memory_bandwidth
+    fraction = 2 * source.nbytes / result.minimum / device.info().memory_bandwidth
     assert 0.5 < fraction < 1, result
 
 
@@ -321,6 +324,10 @@ def test_gpu_timer_agrees_with_the_host_on_a_long_kernel():
 
     sleep[1, 1](1)
     cuda.synchronize()
-    with Timer(show=False) as host, Timer(device="gpu", show=False) as event:
-        sleep[1, 1](500)
-    assert 50 * 0.5 < event.elapsed <= host.elapsed < event.elapsed * 1.2 + 1
+    excess = []
+    for _ in range(5):  # another process may have its turn on the GPU before the first event
+        with Timer(show=False) as host, Timer(device="gpu", show=False) as event:
+            sleep[1, 1](500)
+        assert 50 * 0.5 < event.elapsed <= host.elapsed
+        excess.append(host.elapsed - 1.2 * event.elapsed)
+    assert min(excess) < 1
