@@ -18,9 +18,16 @@ A tile's elements wait in shared memory: registers would hold fewer tiles, and w
 import functools
 
 from gpukit.backend import cuda, int32, int64, types, uint32, uint64
+from gpukit.divisors import MAX_DIVIDED, divided
 from gpukit.intrinsics import commit_copies, copy_async, copy_async2, copy_async4, load_acquire, wait_copies
 from gpukit.intrinsics.vectors import make_load, make_store
-from gpukit.scan.primitives import FULL, make_fold_lanes, make_scan_lanes, make_scan_warps, make_shift_lanes
+from gpukit.scan.primitives import (
+    FULL,
+    make_fold_lanes,
+    make_scan_lanes,
+    make_scan_totals,
+    make_shift_lanes,
+)
 from warpstep.integers import ceil_div
 from warpstep.limits import WARP
 
@@ -60,10 +67,11 @@ def make_take(operation, vector, rounds, _=0):
     branch on a lane's place, so that all are unrolled and the tile stays in registers.
     """
     accumulator, identity, load = operation.accumulator, operation.identity, make_load(vector)
+    several = vector * rounds > 1
 
     @cuda.jit(device=True)
     def take(x, at, left, tile, _, step):
-        if left >= int32((rounds - 1) * step + vector):
+        if several and left >= int32((rounds - 1) * step + vector):
             for r in range(rounds):
                 values = load(x, at + uint64(r * step))
                 for v in range(vector):
@@ -131,7 +139,7 @@ def make_put(operation, vector, rounds, exclusive, pitch=0):
     """
     combine, accumulator, finish, result = operation.combine, operation.accumulator, operation.finish, operation.result
     store, number = make_store(vector, result.itemsize), getattr(types, result.name)
-    round_of = make_round_of(operation, vector, pitch)
+    round_of, several = make_round_of(operation, vector, pitch), vector * rounds > 1
 
     @cuda.jit(device=True)
     def put(out, at, left, tile, own, step, prefixes, before):
@@ -145,7 +153,7 @@ def make_put(operation, vector, rounds, exclusive, pitch=0):
                 held = accumulator(combine(held, values[v]))
                 if not exclusive:
                     made[v] = finish(held, 1)
-            if left >= int32((rounds - 1) * step + vector):
+            if several and left >= int32((rounds - 1) * step + vector):
                 store(out, at + uint64(r * step), made, 0)
             else:
                 for v in range(vector):
@@ -253,13 +261,14 @@ def make_tiles(operation, vector, rounds, threads, exclusive, count, staged=Fals
     block has threads, or "many". The elements of a ``staged`` tile are in shared memory. If the blocks are
     ``resident``, all of them can run at once.
     """
-    combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
+    combine, accumulator = operation.combine, operation.accumulator
     step, held, size = WARP * vector, vector * rounds, threads * vector * rounds
     most, pitch = (rounds - 1) * step + vector, threads * vector if staged else 0
     put = make_put(operation, vector, rounds, exclusive, pitch)
     scan_rounds = make_scan_rounds(operation, vector, rounds, pitch=pitch)
     read = (make_stage if staged else make_take)(operation, vector, rounds, pitch)
-    scan_warps, look_back = make_scan_warps(operation), make_look_back(operation)
+    scan_lanes, scan_totals = make_scan_lanes(operation), make_scan_totals(operation)
+    look_back = make_look_back(operation)
     collect, alone, few = make_collect(operation), count == "one", count == "few"
 
     @cuda.jit(max_registers=registers_of(operation, staged))
@@ -274,7 +283,9 @@ def make_tiles(operation, vector, rounds, threads, exclusive, count, staged=Fals
             draw(words, drawn)
             cuda.syncthreads()
             index = drawn[0]
-        row, part = uint64(index // tiles_of_row), uint64(uint32(index % tiles_of_row))
+        row, part = uint64(index), uint64(0)
+        if not alone:
+            row, part = uint64(index // tiles_of_row), uint64(uint32(index % tiles_of_row))
         place = part * uint64(size) + tid // uint64(WARP) * uint64(step * rounds) + tid % uint64(WARP) * uint64(vector)
         at, left = place_of(row * n, place, n, most)
         read(x, at, left, tile, own, step)
@@ -283,12 +294,11 @@ def make_tiles(operation, vector, rounds, threads, exclusive, count, staged=Fals
         if staged:
             wait_copies(0)
         lane_total = scan_rounds(tile, own, prefixes, WARP)
-        # One lane stands for its warp: the others add nothing to the scan of the block.
-        last = tid % uint64(WARP) == uint64(WARP - 1)
-        before, _, total = scan_warps(lane_total if last else accumulator(identity))
+        before, total = scan_totals(lane_total)
         if not alone:
             if few:
-                _, _, prefix = scan_warps(collect(words, row, part, uint64(tiles_of_row), drawn[1], total))
+                found = collect(words, row, part, uint64(tiles_of_row), drawn[1], total)
+                _, prefix = scan_totals(scan_lanes(found, WARP, 1))
             else:
                 if tid < uint64(WARP):
                     prefix = look_back(words, row, part, uint64(tiles_of_row), drawn[1], total)
@@ -501,8 +511,10 @@ def count_words(operation, rows: int, tiles: int) -> int:
 
 
 @functools.cache
-def make_columns(operation, vector, loads, exclusive, part):
+def make_columns(operation, vector, loads, once, exclusive, part):
     """Make the kernel ``columns``: a thread goes down ``rows`` rows of ``vector`` columns, ``loads`` rows at a time.
+
+    With ``once`` there are no more than that.
 
     ``part`` is "all" where the rows are not shared, else "amounts" for the kernel that finds what each share of rows
     amounts to. The kernel of "scan" scans a share and begins with what those before it amount to; that of "rest" reads
@@ -512,18 +524,22 @@ def make_columns(operation, vector, loads, exclusive, part):
     load, write = make_load(vector), _make_write(operation, vector, exclusive)
     # Numba would compile a comparison of strings, which takes longer than all else.
     begins_with_rest, adds_those_before, only_amounts = (part == name for name in ("rest", "scan", "amounts"))
+    shares_rows = part != "all"
 
     @cuda.jit
-    def columns(x, out, amounts, outer, n, inner, rows):
+    def columns(x, out, amounts, outer, n, inner, rows, divisor):
         held = cuda.local.array((loads, vector), accumulator)
         total = cuda.local.array(vector, accumulator)
-        n, inner, rows = uint64(n), uint64(inner), uint64(rows)
+        n, inner = uint64(n), uint64(inner)
         across = inner // uint64(vector)
         i = uint64(cuda.blockIdx.x) * uint64(cuda.blockDim.x) + uint64(cuda.threadIdx.x)
         if i >= uint64(outer) * across:
             return
-        o = i // across
-        column, share = (i - o * across) * uint64(vector), uint64(cuda.blockIdx.y)
+        o = uint64(divided(uint32(i), divisor)[0]) if i < uint64(MAX_DIVIDED) else i // across
+        column, share, row, stop = (i - o * across) * uint64(vector), uint64(0), uint64(0), n
+        if shares_rows:
+            share, rows = uint64(cuda.blockIdx.y), uint64(rows)
+            row, stop = share * rows, min(share * rows + rows, n)
         place = (share * uint64(outer) + o) * inner + column
         for v in range(vector):
             total[v] = amounts[place + uint64(v)] if begins_with_rest else accumulator(identity)
@@ -532,18 +548,20 @@ def make_columns(operation, vector, loads, exclusive, part):
                 at = (uint64(s) * uint64(outer) + o) * inner + column
                 for v in range(vector):
                     total[v] = accumulator(combine(total[v], amounts[at + uint64(v)]))
-        row, stop = share * rows, min(share * rows + rows, n)
         at = (o * n + row) * inner + column
         while row < stop:
-            last = stop - uint64(1) - row
+            here, left = at, uint32(min(stop - row, uint64(loads)))
             for k in range(loads):  # rows past the last one are the last one again: no branch, so all loads overlap
-                values = load(x, at + min(uint64(k), last) * inner)
+                values = load(x, here)
+                here += inner if uint32(k + 1) < left else uint64(0)
                 for v in range(vector):
                     held[k, v] = accumulator(values[v])
             for k in range(loads):
-                if uint64(k) <= last:
+                if uint32(k) < left:
                     write(out, at, held, k, total, not only_amounts)
                     at += inner
+            if once:
+                break
             row += uint64(loads)
         if only_amounts:
             for v in range(vector):
@@ -610,35 +628,34 @@ def make_stripes(operation, vector, threads, columns, loads, exclusive):
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     load, write = make_load(vector), _make_write(operation, vector, exclusive)
-    max_warps, places = threads // WARP, threads // WARP * columns
+    places, shuffle_type = threads // WARP * columns, operation.shuffle_type
     scan_lanes, shift_lanes = make_scan_lanes(operation), make_shift_lanes(operation)
 
     @cuda.jit
-    def stripes(x, out, n, inner, across, wide):
+    def stripes(x, out, n, inner, across, wide, high):
         held, total = cuda.local.array((loads, vector), accumulator), cuda.local.array(vector, accumulator)
-        ends, each = cuda.shared.array(places, accumulator), cuda.local.array(max_warps, accumulator)
+        ends = cuda.shared.array(places, accumulator)
         tid, n, inner, wide = uint32(cuda.threadIdx.x), uint64(n), uint64(inner), uint32(wide)
-        warps, width, own_columns = uint32(cuda.blockDim.x) // uint32(WARP), uint32(1) << wide, uint32(vector) << wide
-        own = uint32(tid & uint32(width - uint32(1))) * uint32(vector)
-        end = tid // uint32(WARP) * uint32(columns) + own
-        o = uint32(cuda.blockIdx.x) // uint32(across)
-        column = uint64(uint32(cuda.blockIdx.x) - o * uint32(across)) * uint64(own_columns) + uint64(own)
-        has_columns = column < inner
-        first, row = (
-            uint64(o) * n * inner + (column if has_columns else uint64(0)),
-            uint64(tid >> wide) * uint64(loads),
-        )
-        carry, base, rows_of_tile = (
-            accumulator(identity),
-            uint64(0),
-            uint64(uint32(cuda.blockDim.x) >> wide) * uint64(loads),
-        )
+        warp, warps = tid // uint32(WARP), uint32(uint32(1) << uint32(high))
+        width, own_columns = uint32(uint32(1) << wide), uint32(uint32(vector) << wide)
+        own = uint32(uint32(tid & uint32(width - uint32(1))) * uint32(vector))
+        # The place of a warp's total of a column: neighbouring lanes scan those of a column.
+        place = uint32(uint32(tid & uint32(warps - uint32(1))) * own_columns + uint32(tid >> uint32(high)))
+        o, part = divided(uint32(cuda.blockIdx.x), across)
+        column = uint64(part) * uint64(own_columns) + uint64(own)
+        first = uint64(o) * n * inner + (column if column < inner else uint64(0))
+        row, carry, base = uint64(tid >> wide) * uint64(loads), accumulator(identity), uint64(0)
+        rows_of_tile = uint64(uint32(uint32(cuda.blockDim.x) >> wide) * uint32(loads))
         while base < n:
+            left, at = uint32(0), first
+            if row < n:
+                left, at = uint32(min(n - row, uint64(loads))), first + row * inner
+            here = at
             for k in range(loads):  # rows past the last one are the last one again: no branch, so all loads overlap
-                inside = row + uint64(k) < n
-                values = load(x, first + (row + uint64(k) if inside else n - uint64(1)) * inner)
+                values = load(x, here)
+                here += inner if uint32(k + 1) < left else uint64(0)
                 for v in range(vector):
-                    held[k, v] = accumulator(values[v]) if inside else accumulator(identity)
+                    held[k, v] = accumulator(values[v]) if uint32(k) < left else accumulator(identity)
             for v in range(vector):
                 upto = held[0, v]
                 for k in range(1, loads):
@@ -646,22 +663,22 @@ def make_stripes(operation, vector, threads, columns, loads, exclusive):
                 upto = scan_lanes(upto, WARP, width)
                 total[v] = shift_lanes(upto, WARP, width)
                 if uint32(cuda.laneid) + width >= uint32(WARP):
-                    ends[end + uint32(v)] = upto
+                    ends[warp * own_columns + own + uint32(v)] = upto
             cuda.syncthreads()
-            if tid < own_columns:
-                for w in range(max_warps):  # all loads before the first store
-                    if uint32(w) < warps:
-                        each[w] = ends[uint32(w * columns) + tid]
-                for w in range(max_warps):
-                    if uint32(w) < warps:
-                        ends[uint32(w * columns) + tid] = carry
-                        carry = accumulator(combine(carry, each[w]))
+            has_total = uint32(tid >> uint32(high)) < own_columns
+            upto = scan_lanes(ends[place] if has_total else accumulator(identity), warps, 1)
+            before = accumulator(combine(carry, shift_lanes(upto, warps, 1)))
+            if has_total:
+                ends[place] = before
+            last = int32(uint32(cuda.laneid) | uint32(warps - uint32(1)))
+            carry = accumulator(combine(carry, accumulator(cuda.shfl_sync(FULL, shuffle_type(upto), last))))
             cuda.syncthreads()
             for v in range(vector):
-                total[v] = accumulator(combine(ends[end + uint32(v)], total[v]))
+                total[v] = accumulator(combine(ends[warp * own_columns + own + uint32(v)], total[v]))
             for k in range(loads):
-                if has_columns and row + uint64(k) < n:
-                    write(out, first + (row + uint64(k)) * inner, held, k, total, True)
+                if column < inner and uint32(k) < left:
+                    write(out, at, held, k, total, True)
+                    at += inner
             base, row = base + rows_of_tile, row + rows_of_tile
             if base < n:
                 cuda.syncthreads()  # ends may be written again

@@ -16,7 +16,14 @@ from gpukit.operators import OPERATORS, make_operations
 from warpstep.limits import WARP
 from warpstep.values import check_int, describe
 
-__all__ = ["block_scan", "make_fold_lanes", "make_scan_lanes", "make_scan_warps", "make_shift_lanes", "warp_scan"]
+__all__ = [
+    "block_scan",
+    "make_fold_lanes",
+    "make_scan_lanes",
+    "make_scan_totals",
+    "make_shift_lanes",
+    "warp_scan",
+]
 
 #: The mask of a whole warp.
 FULL = 0xFFFFFFFF
@@ -169,19 +176,21 @@ def block_scan(threads: int, dtype: Any = np.float32, op: Any = "sum") -> Any:
         raise ValueError(f"threads is {threads}; it must be a multiple of {WARP}")
     operation, number = _operation(op, dtype)
     combine, held = operation.combine, operation.accumulator
-    scan_warps = make_scan_warps(operation)
+    scan_lanes, scan_totals = make_scan_lanes(operation), make_scan_totals(operation)
 
     @cuda.jit(device=True)
     def scan(value):
-        prefix, inside, total = scan_warps(held(value))
+        inside = scan_lanes(held(value), WARP, 1)
+        prefix, total = scan_totals(inside)
         return number(combine(prefix, inside)), number(total)
 
     return scan
 
 
 @functools.cache
-def make_scan_warps(operation):
-    """Make ``scan_warps(value)``: (total of the warps before, scan up to this lane in its warp, total of the block).
+def make_scan_totals(operation):
+    """Make ``scan_totals(value)``: (total of the warps before, total of the block), from the total of each warp, which
+    its last lane has.
 
     All threads must call it.
     """
@@ -190,13 +199,12 @@ def make_scan_warps(operation):
     scan_lanes, shift_lanes = make_scan_lanes(operation), make_shift_lanes(operation)
 
     @cuda.jit(device=True)
-    def scan_warps(value):
+    def scan_totals(value):
         before = cuda.shared.array(places, accumulator)
         warp, lane = uint32(cuda.threadIdx.x) // uint32(WARP), uint32(cuda.laneid)
         warps = uint32(cuda.blockDim.x) // uint32(WARP)
-        inside = scan_lanes(value, WARP, 1)
         if lane == uint32(WARP - 1):
-            before[warp] = inside
+            before[warp] = value
         cuda.syncthreads()
         if warp == uint32(0):
             held = scan_lanes(before[lane] if lane < warps else accumulator(identity), WARP, 1)
@@ -208,6 +216,6 @@ def make_scan_warps(operation):
         cuda.syncthreads()
         prefix, total = before[warp], before[WARP]
         cuda.syncthreads()  # before may be written again
-        return prefix, inside, total
+        return prefix, total
 
-    return scan_warps
+    return scan_totals
