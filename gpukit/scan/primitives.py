@@ -138,7 +138,6 @@ def warp_scan(dtype: Any = np.float32, op: Any = "sum") -> Any:
     return scan
 
 
-@functools.cache
 def block_scan(threads: int, dtype: Any = np.float32, op: Any = "sum") -> Any:
     """Make a device function that scans a value over the threads of a block, for kernels of your own.
 
@@ -174,11 +173,18 @@ def block_scan(threads: int, dtype: Any = np.float32, op: Any = "sum") -> Any:
     threads = check_int("threads", threads, minimum=WARP, maximum=WARP * WARP)
     if threads % WARP:
         raise ValueError(f"threads is {threads}; it must be a multiple of {WARP}")
-    operation, number = _operation(op, dtype)
+    return _make_block_scan(*_operation(op, dtype))
+
+
+@functools.cache
+def _make_block_scan(operation, number):
+    """Make a block's scan, for any number of threads and of one signature: numba-cuda cannot compile a kernel in which
+    several functions, or forms of one, call what takes static shared memory.
+    """
     combine, held = operation.combine, operation.accumulator
     scan_lanes, scan_totals = make_scan_lanes(operation), make_scan_totals(operation)
 
-    @cuda.jit(device=True)
+    @cuda.jit(types.UniTuple(number, 2)(number), device=True)
     def scan(value):
         inside = scan_lanes(held(value), WARP, 1)
         prefix, total = scan_totals(inside)
