@@ -39,13 +39,14 @@ RESIDENT = 4
 #: Blocks that a multiprocessor should have, and the least elements of K in a part.
 BLOCKS, MIN_ACROSS, MIN_ALONG = 3, 256, 4096
 #: Up to this K a warp of `along` has a row of its own; up to the second one if there are rows enough. For longer ones a
-#: block has it.
-MAX_WARP_K, MAX_LONG_K = 2048, 8192
-#: Up to this K all blocks of `across` have whole columns: to add up parts takes 1 us.
-MAX_WHOLE_K = 512
+#: block has it. Of a few rows, up to eight for each multiprocessor, half a block has one that is longer than this and
+#: than a warp loads at once.
+MAX_WARP_K, MAX_LONG_K, MIN_HALF_K = 2048, 8192, 256
+#: Up to this K, and to so many rounds of loads, all blocks of `across` have whole columns: to add up parts takes 1 us.
+MAX_WHOLE_K, MAX_ROUNDS = 512, 4
 #: Up to this K a thread of `across` may have a column of its own. Where there are not more results than this, times
-#: those of a load, so many threads read a row, and there are fewer parts.
-MAX_BLOCK_K, MIN_LANES, FEW_RESULTS, FEW_BLOCKS = 32, 8, 4096, 2
+#: those of a load, at most so many threads read a row, and there are fewer parts.
+MAX_BLOCK_K, FEW_LANES, FEW_RESULTS, FEW_BLOCKS = 32, 8, 4096, 2
 #: Rows that do not begin at multiples of 16 bytes: if there are so many, twice so few threads of `along` read one, and
 #: so few if there are twice as many.
 MANY_ROWS, NARROW_LANES = 1 << 15, 8
@@ -86,20 +87,23 @@ def choose_vector(
         lanes = min(LANES, next_power_of_two(max(1 if width > 1 else 2, ceil_div(k, width))))
         many = THREADS // 2 if width == 1 and k < THREADS * UNROLL_SINGLE else THREADS
         lanes = lanes if k <= (MAX_LONG_K if enough else MAX_WARP_K) else many
+        if count * batch <= multiprocessors * GROUPS and k > max(MIN_HALF_K, LANES * UNROLL * width):
+            lanes = max(lanes, THREADS // 2)
         if width == 1 and count * batch >= MANY_ROWS:
             lanes = min(lanes, NARROW_LANES if count * batch >= 2 * MANY_ROWS else 2 * NARROW_LANES)
         # Warps that come and go cost more than the loads: of many rows a lane has several.
         while MIN_SHARED < lanes <= LANES and count * batch * lanes > MANY_LANES and k * 2 <= UNROLL * width * lanes:
             lanes //= 2
     elif count * batch <= FEW_RESULTS * width and not apart:
-        lanes, blocks_each = MIN_LANES, FEW_BLOCKS
+        lanes, blocks_each = min(FEW_LANES, next_power_of_two(ceil_div(count, width))), FEW_BLOCKS
     else:
-        lanes = max(MIN_LANES, min(LANES, next_power_of_two(ceil_div(count, width))))
+        lanes = min(LANES, next_power_of_two(ceil_div(count, width)))
         lanes = THREADS if width == 1 and k <= MAX_BLOCK_K and count * batch >= multiprocessors * THREADS else lanes
     columns = THREADS // lanes if is_along else lanes * width
     blocks = ceil_div(count, columns) * batch
-    most = max(1, k // (MIN_ALONG if is_along else max(MIN_ACROSS, THREADS // lanes * UNROLL)))
-    most = most if is_along or k > MAX_WHOLE_K else 1
+    round_ = THREADS // lanes * (UNROLL if width > 1 else UNROLL_DOUBLE)
+    most = max(1, k // (MIN_ALONG if is_along else max(MIN_ACROSS, round_)))
+    most = most if is_along or k > max(MAX_WHOLE_K, MAX_ROUNDS * round_) else 1
     return Shape(lanes, columns, min(most, max(1, multiprocessors * blocks_each // blocks)))
 
 
@@ -388,16 +392,36 @@ def along(element, lanes, width, adds):
 
 
 @functools.cache
+def make_join_lanes(lanes, width):
+    """Make the device function that adds up the sums of those lanes of a warp that have the same columns."""
+    halves = tuple(half for half in (16, 8, 4, 2, 1) if half >= lanes)
+
+    @cuda.jit(device=True, forceinline=True)
+    def join_lanes(sums):
+        for half in halves:
+            for j in range(width):
+                sums[j] += cuda.shfl_down_sync(0xFFFFFFFF, sums[j], half)
+
+    @cuda.jit(device=True, forceinline=True)
+    def leave(sums):
+        pass
+
+    return join_lanes if halves else leave
+
+
+@functools.cache
 def across(element, lanes, width, adds, apart=False):
     """Make the kernel of out[c] = alpha sum of matrix[k, c] vector[k] + beta out[c], for rows that follow c in memory.
 
-    ``lanes`` threads read a row, each ``width`` neighbours of it: a warp every eighth row, or with a small K a block
-    all rows. Launched as `along`; ``width`` is not 1 where the rows begin at multiples of 16 bytes. With ``apart`` the
-    four elements of each of 32 lanes are not neighbours, but those of the warp are; there are 128 columns or more.
+    ``lanes`` threads read a row, each ``width`` neighbours of it: a warp every eighth row, with a small K a block all
+    rows, and of a few columns each thread a row. Launched as `along`; ``width`` is not 1 where the rows begin at
+    multiples of 16 bytes. With ``apart`` the four elements of each of 32 lanes are not neighbours, but those of the
+    warp are; there are 128 columns or more.
     """
     columns, groups = lanes * width, THREADS // lanes
+    held, join_lanes = min(groups, GROUPS), make_join_lanes(lanes, width)
     finish, dtype, number = make_finish(element, columns, adds), total_of(element), make_number(element)
-    unroll = unroll_of(element, width, lanes == MIN_LANES)
+    unroll = unroll_of(element, width, lanes <= FEW_LANES)
     whole = groups * unroll
 
     @cuda.jit(device=True, forceinline=True)
@@ -411,7 +435,7 @@ def across(element, lanes, width, adds, apart=False):
 
     @cuda.jit(launch_bounds=(THREADS, RESIDENT))
     def across(matrix, vector, out, partials, counters, sizes, which, steps, alpha, beta):
-        shared = cuda.shared.array((groups, columns), dtype)
+        shared = cuda.shared.array((held, columns), dtype)
         sums = cuda.local.array(width, dtype)
         count, k, pitch, inc = sizes
         tid, z = uint32(cuda.threadIdx.x), uint32(which[0] + uint32(cuda.blockIdx.z))
@@ -432,11 +456,14 @@ def across(element, lanes, width, adds, apart=False):
             at += uint64(col)
             i = uint64(first + group)
             walk(sums, matrix, at, uint64(pitch), vector, of, uint64(inc), i, uint64(limit))
-        for j in range(width):
-            shared[group, lane * uint32(lane_step) + uint32(j * next_column)] = sums[j]
+        join_lanes(sums)
+        if group % uint32(groups // held) == 0:
+            for j in range(width):
+                place = lane * uint32(lane_step) + uint32(j * next_column)
+                shared[group // uint32(groups // held), place] = sums[j]
         cuda.syncthreads()
         total = dtype(0)
-        for other in range(groups):
+        for other in range(held):
             total += shared[other, (tid + early) % uint32(columns)]
         finish(uint64(count), total, out, partials, counters, alpha, beta)
 

@@ -280,9 +280,20 @@ def test_a_matrix_by_a_vector(count, k, layout, dtype, monkeypatch):
 
 
 def test_what_shares_a_row_of_a_long_matrix():
-    """A warp if there are rows enough for all multiprocessors, otherwise a block."""
+    """A warp if there are rows enough for all multiprocessors, otherwise a block, or half of one."""
     assert choose_vector(4096, 4096, 1, True, 4, 132).lanes == 32
     assert choose_vector(100, 4096, 1, True, 4, 132).lanes == 256
+    assert choose_vector(100, 1000, 1, True, 4, 132).lanes == 128
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_a_few_columns_have_no_more_lanes_than_they_need(count):
+    shape = choose_vector(count, 2600, 1, False, 1, 132)
+    assert shape.lanes == count + (count == 3) and (shape.parts > 1) == (count > 2)
+    vector, matrix = operands((1, 2600), (2600, count))
+    ((launch, arguments),) = matmul.steps("auto", vector, matrix, out := np.full((1, count), np.nan, np.float32))
+    assert gpukit.trace(launch, *arguments).findings == []
+    check(out, vector, matrix)
 
 
 @pytest.mark.parametrize("shape", [(3, 1030, 700), (1025, 4, 256), (2, 1024, 262), (1026, 3, 259)])
