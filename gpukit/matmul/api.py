@@ -646,12 +646,12 @@ def _tiled_launches(flat: Flat, m, n, work):
     """A product of float32 or float64 by tiles, in pieces, after those copies of the operands that pay."""
     a, b, k, batch, is_double = flat.a, flat.b, flat.k, flat.batch, dtype_of(flat.out) == np.float64
     multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
-    wide = a.wide and b.wide if is_double else b.wide or b.layout == "T"
+    wide, double = b.wide or b.layout == "T", (a.wide, b.wide) if is_double else None
     layout, counts = a.layout + b.layout, (a.rule[1], b.rule[1])
     # Tensor maps of three axes describe no groups of matrices.
     streams = not is_double and is_streamed(k, flat.alpha, flat.beta) and not (a.inner or b.inner)
     streaming = time_to_stream(layout, (a.wide, b.wide), m, n, k, counts) if streams else float("inf")
-    choice = choose(m, n, k, batch, wide, multiprocessors, is_double, layout, streaming)
+    choice = choose(m, n, k, batch, wide, multiprocessors, double, layout, streaming)
     if choice.widens or choice.streams and not b.wide and b.layout == "N":
         launch, b = _launch_widen(b, "wide b", k, n, work)
         yield launch

@@ -106,20 +106,24 @@ SPEEDS = (
 #: By this over its rows a tile takes longer with a ``b`` along K, whose elements are copied one by one; so many
 #: microseconds more does the square one for its first copies.
 SINGLES, SINGLES_REST, SQUARE = 7.0, 2.4, SPEEDS[2].tile
-#: The same for float64. With few blocks, steps are short: more of them have to be under way.
+#: The same for float64, fitted to 730 measurements. Slices of the depth keep a multiprocessor busy where there are few
+#: blocks.
 DOUBLE_SPEEDS = (
-    Speed(DoubleTile(128, 64, 64, 32, 3), 2, 0.543, 0.571, 2.9, 8),
-    Speed(DoubleTile(64, 64, 32, 32, 5), 2, 0.294, 0.314, 2.4, 8),
-    Speed(DoubleTile(32, 64, 16, 32, 5), 3, 0.161, 0.219, 2.0, 8),
-    Speed(DoubleTile(64, 32, 32, 16, 6), 2, 0.150, 0.187, 2.2, 8),
-    Speed(DoubleTile(32, 32, 16, 32, 6), 4, 0.092, 0.179, 2.1, 8),
-    Speed(DoubleTile(32, 32, 16, 16, 6), 4, 0.101, 0.155, 2.1, 8),
-    Speed(DoubleTile(16, 64, 16, 16, 6), 3, 0.137, 0.164, 2.0, 8),
-    Speed(DoubleTile(64, 16, 16, 16, 6), 3, 0.105, 0.170, 1.9, 8),
-    Speed(DoubleTile(32, 16, 16, 16, 8), 4, 0.058, 0.125, 2.4, 8),
+    Speed(DoubleTile(128, 64, 64, 32, 3), 2, 0.588, 0.724, 1.8, 8),
+    Speed(DoubleTile(64, 64, 32, 32, 5), 2, 0.297, 0.321, 1.7, 8),
+    Speed(DoubleTile(32, 64, 16, 32, 5), 3, 0.212, 0.295, 1.7, 8),
+    Speed(DoubleTile(64, 32, 32, 16, 6), 2, 0.174, 0.214, 1.4, 8),
+    Speed(DoubleTile(32, 32, 16, 32, 6), 4, 0.124, 0.172, 1.3, 8),
+    Speed(DoubleTile(64, 16, 16, 16, 6), 3, 0.142, 0.163, 0.9, 8),
+    Speed(DoubleTile(32, 32, 16, 16, 4, 32), 3, 0.244, 0.281, 1.7, 8),
+    Speed(DoubleTile(16, 64, 16, 16, 4, 32), 2, 0.267, 0.340, 1.4, 8),
+    Speed(DoubleTile(64, 16, 16, 16, 4, 32), 2, 0.265, 0.298, 1.2, 8),
+    Speed(DoubleTile(32, 16, 16, 16, 3, 64), 2, 0.306, 0.250, 1.6, 8),
+    Speed(DoubleTile(16, 32, 16, 16, 3, 64), 2, 0.346, 0.276, 1.6, 8),
 )
-#: Those for operands that are copied by single elements, which narrow tiles take too long for.
-NARROW_DOUBLE_SPEEDS = tuple(speed for speed in DOUBLE_SPEEDS if speed.tile.columns > 16)
+#: By this over its columns a tile takes longer with an ``a`` whose rows do not begin at multiples of 16 bytes, and by
+#: this over its rows with such a ``b``.
+DOUBLE_SINGLES = 6.4
 #: The smaller tiles of single warps.
 SMALL_WARP_SPEEDS = (
     Speed(WarpTile(128, 128, 64, 32, 4), 1, 0.33, 0.33, 2.0, 1),
@@ -228,9 +232,8 @@ LOAD = {8: 0.001, 4: 0.005, 2: 0.005, 1: 0.0075}
 ZERO = 0.003
 #: Bytes per microsecond of matrices in memory, and of parts of one, which stay in the L2 cache if they are small.
 MEMORY, PARTS = 2.6e6, 6e6
-#: Bytes of matrices that the L2 cache keeps; of larger ones, bytes per microsecond of float32, and what all tiles of
-#: float64 copy with K in parts.
-CACHED, LARGE, COPIED = 64 << 20, 3.4e6, 5.5e6
+#: Bytes of matrices that the L2 cache keeps; bytes per microsecond of larger ones of float32, and of any of float64.
+CACHED, LARGE, DOUBLE_MEMORY = 64 << 20, 3.4e6, 3.8e6
 #: What groups of warps reach, together and on each multiprocessor.
 STREAM, STREAM_ALONE = 3.3e6, 5.2e4
 #: That of operands whose rows begin at multiples of a line, and lie along K.
@@ -335,8 +338,7 @@ def predict(
     if last:
         time += max(last * work * steps, waits) + rest
     moved = itemsize * batch * (m * k + k * n + m * n) if nbytes is None else nbytes
-    strip = itemsize * batch * tiles * k if parts > 1 else 0  # one row, or column, of each tile
-    memory = _memory_time(tile, moved, strip, min(blocks, multiprocessors), nbytes is None)
+    memory = _memory_time(tile, moved, min(blocks, multiprocessors), nbytes is None)
     time = launch + (time**4 + memory**4) ** 0.25  # the longer of the two; more if they are close
     return time + (_time_to_add(tile, itemsize, m * n, batch, parts, nbytes is None) if parts * slices > 1 else 0)
 
@@ -347,16 +349,14 @@ def _waits(speed, steps):
     return speed.latency * (steps + further)
 
 
-def _memory_time(tile, nbytes, strip, busy, is_product):
-    """Microseconds of moving so many bytes of matrices, by so many busy multiprocessors; ``strip`` are the bytes of one
-    row or column of each tile, if K is in parts.
-    """
+def _memory_time(tile, nbytes, busy, is_product):
+    """Microseconds of moving so many bytes of matrices, by so many busy multiprocessors."""
     if is_product and isinstance(tile, GroupTile):
         return nbytes / min(STREAM, STREAM_ALONE * busy)
+    if isinstance(tile, DoubleTile):
+        return nbytes / DOUBLE_MEMORY
     if not is_product or nbytes <= CACHED:
         return nbytes / MEMORY
-    if isinstance(tile, DoubleTile):
-        return max(nbytes / MEMORY, strip * (tile.rows + tile.columns) / COPIED)
     return nbytes / (LARGE if isinstance(tile, Tile) else MEMORY)
 
 
@@ -421,7 +421,7 @@ def _time_to_add(tile, itemsize, size, batch, parts, is_product):
         if not is_product:
             return JOIN + nbytes * parts / JOIN_BYTES
     moved = max(itemsize, 4) * size * batch * (2 * parts + 1)
-    return SUM + SUM_PART * min(parts, MAX_SUM_PARTS) + moved / (PARTS if batch == 1 else MEMORY)
+    return SUM + SUM_PART * min(parts, MAX_SUM_PARTS) + moved / (PARTS if batch == 1 and itemsize < 8 else MEMORY)
 
 
 def predicted_time(m: int, n: int, k: int, batch: int = 1, dtype: DTypeLike = np.float32) -> float:
@@ -527,7 +527,7 @@ def choose(
     batch: int,
     wide_b: bool,
     multiprocessors: int,
-    double: bool = False,
+    double: tuple[bool, bool] | None = None,
     layout: str = "NN",
     streaming: float = float("inf"),
 ) -> Choice:
@@ -539,18 +539,18 @@ def choose(
     batch : int
         Matrices of the result.
     wide_b : bool
-        Whether the rows of ``b`` begin at multiples of 16 bytes; in float64, those of both operands.
+        Whether the rows of ``b`` begin at multiples of 16 bytes.
     multiprocessors : int
-    double : bool
-        For float64; nothing is copied then.
+    double : (bool, bool), optional
+        For float64: whether the rows of ``a``, and of ``b``, begin at multiples of 16 bytes; nothing is copied then.
     layout : str
         How the operands of float32 lie.
     streaming : float
         Microseconds of the copies after which `gpukit.matmul.streamed.streamed` can read the operands, as of
         `time_to_stream`; infinite where it cannot compute the product.
     """
-    speeds = _speeds_for(layout) if not double else DOUBLE_SPEEDS if wide_b else NARROW_DOUBLE_SPEEDS
-    time, pieces = _cut_best(m, n, k, batch, multiprocessors, speeds, double)
+    speeds = _double_speeds_for(double) if double else _speeds_for(layout)
+    time, pieces = _cut_best(m, n, k, batch, multiprocessors, speeds, bool(double))
     widens, tile = False, pieces[0].tile
     if not (wide_b or double):
         widened = time + WIDEN + 8 * batch * k * n / WIDEN_BYTES
@@ -589,6 +589,16 @@ def _speeds_for(layout):
         along = layout[1] == "T"
         factor, rest = 1 + SINGLES * along / speed.tile.rows, SINGLES_REST * (along and speed.tile == SQUARE)
         found.append(speed._replace(work=factor * speed.work, latency=factor * speed.latency, rest=speed.rest + rest))
+    return tuple(found)
+
+
+@functools.cache
+def _double_speeds_for(wide):
+    """`DOUBLE_SPEEDS`, with the steps that take longer where rows of ``a``, or of ``b``, are copied by elements."""
+    found = []
+    for speed in DOUBLE_SPEEDS:
+        factor = 1 + DOUBLE_SINGLES * ((not wide[0]) / speed.tile.columns + (not wide[1]) / speed.tile.rows)
+        found.append(speed._replace(work=factor * speed.work, latency=factor * speed.latency))
     return tuple(found)
 
 

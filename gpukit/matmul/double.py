@@ -40,7 +40,8 @@ class DoubleTile(NamedTuple):
     stages : int
         Steps for which there is shared memory: one is multiplied while the others are copied. 2 or more.
     depth : int
-        Of a step.
+        Of a step: as many times ``DEPTH`` as groups of warps divide it, so that a small tile keeps a multiprocessor
+        busy.
     """
 
     rows: int
@@ -51,14 +52,24 @@ class DoubleTile(NamedTuple):
     depth: int = DEPTH
 
     @property
+    def slice_threads(self) -> int:
+        """Threads of a group that has a slice of the depth."""
+        return 32 * (self.rows // self.warp_rows) * (self.columns // self.warp_columns)
+
+    @property
+    def slices(self) -> int:
+        """Groups that divide the depth."""
+        return self.depth // DEPTH
+
+    @property
     def threads(self) -> int:
         """Threads of a block."""
-        return 32 * (self.rows // self.warp_rows) * (self.columns // self.warp_columns)
+        return self.slice_threads * self.slices
 
     @property
     def shared_bytes(self) -> int:
         """Bytes of dynamic shared memory of a block."""
-        return 8 * self.stages * DEPTH * (self.rows + self.columns + 2 * PAD)
+        return 8 * self.stages * self.depth * (self.rows + self.columns + 2 * PAD)
 
 
 @functools.cache
@@ -68,13 +79,14 @@ def double(tile, layout, wide_a, wide_b, wide_out, scales=False, adds=False):
     Operands that are wide are copied by 16 bytes in any layout. Launch it with ``tile.shared_bytes`` of dynamic shared
     memory.
     """
-    rows, columns, warp_rows, warp_columns, stages, _ = tile
+    rows, columns, warp_rows, warp_columns, stages, depth = tile
     down, across, warps_across = warp_rows // 16, warp_columns // 8, columns // warp_columns
     along_a, along_b = layout[0] == "N", layout[1] == "T"
     stage_a = size_of(rows, along_a)
     stage_size = stage_a + size_of(columns, along_b)
-    last_stage, pending, ahead = (stages - 1) * stage_size, stages - 2, (stages - 1) * DEPTH
-    start_a, start_b = make_start(rows, along_a, wide_a), make_start(columns, along_b, wide_b)
+    last_stage, pending, ahead = (stages - 1) * stage_size, stages - 2, (stages - 1) * depth
+    thread_of, join = make_thread(tile, stages * stage_size), make_join(tile)
+    start_a, start_b = make_start(tile, rows, along_a, wide_a), make_start(tile, columns, along_b, wide_b)
     copy_a, copies_a = make_copy(tile, rows, along_a, wide_a)
     copy_b, copies_b = make_copy(tile, columns, along_b, wide_b)
     read_a, read_b = make_read_a(tile, along_a), make_read_b(tile, along_b)
@@ -93,27 +105,29 @@ def double(tile, layout, wide_a, wide_b, wide_out, scales=False, adds=False):
         m, _, _, pitch_a, pitch_b, pitch_out, _, _ = sizes
         row, col, first, limit, rows_left, columns_left, z = block_of(sizes, which, rows, columns)
         start_of_a, start_of_b = starts_of(z, which, matrix_steps)
-        # The thread: a lane of a warp, which has a place in the tile.
-        tid = uint32(cuda.threadIdx.x)
+        # The thread: a lane of a warp, which has a place in the tile, of a group with a slice of each step.
+        tid, mine, slice_first = thread_of()
+        first, limit_ahead = uint32(first + slice_first), uint32(limit + uint32(ahead) + slice_first)
         warp, lane = tid // uint32(32), tid % uint32(32)
         warp_row = uint32(warp // uint32(warps_across) * uint32(warp_rows))
         warp_col = uint32(warp % uint32(warps_across) * uint32(warp_columns))
         from_a = start_of_a + start_a(row, first, pitch_a)
         from_b = start_of_b + start_b(col, first, pitch_b)
-        step_a = uint64(0 if along_a else DEPTH) * pitch_a
-        step_b = uint64(0 if along_b else DEPTH) * pitch_b
+        step_a = uint64(0 if along_a else depth) * pitch_a
+        step_b = uint64(0 if along_b else depth) * pitch_b
         clear(sums, left, right)
         for stage in range(stages - 1):
+            to = uint32(mine + uint32(stage * stage_size))
             for piece in range(copies_a):
-                copy_a(tiles, uint32(stage * stage_size), a, from_a, first, limit, rows_left, pitch_a, piece)
+                copy_a(tiles, to, a, from_a, first, limit, rows_left, pitch_a, piece)
+            to = uint32(to + uint32(stage_a))
             for piece in range(copies_b):
-                to = uint32(stage * stage_size + stage_a)
                 copy_b(tiles, to, b, from_b, first, limit, columns_left, pitch_b, piece)
             commit_copies()
-            first, from_a, from_b = uint32(first + DEPTH), from_a + step_a, from_b + step_b
-        stage, free, end = uint32(0), uint32(last_stage), uint32(limit + ahead)
+            first, from_a, from_b = uint32(first + depth), from_a + step_a, from_b + step_b
+        stage, free = mine, uint32(mine + uint32(last_stage))
         my_a, my_b = at_a(warp_row, lane), uint32(stage_a) + at_b(warp_col, lane)
-        while first < end:
+        while first < limit_ahead:
             wait_copies(pending)
             cuda.syncthreads()
             from_shared_a, from_shared_b = uint32(stage + my_a), uint32(stage + my_b)
@@ -126,10 +140,12 @@ def double(tile, layout, wide_a, wide_b, wide_out, scales=False, adds=False):
             to = uint32(free + uint32(stage_a))
             multiply_copy_b(sums, left, right, 0, tiles, to, b, from_b, first, limit, columns_left, pitch_b)
             commit_copies()
-            first, from_a, from_b = uint32(first + DEPTH), from_a + step_a, from_b + step_b
+            first, from_a, from_b = uint32(first + depth), from_a + step_a, from_b + step_b
             free = stage
-            stage = uint32(stage + stage_size if stage < last_stage else 0)
+            stage = uint32(stage + stage_size if stage < mine + uint32(last_stage) else mine)
         multiply(sums, left, right, 1, tiles, free, a, from_a, first, limit, rows_left, pitch_a)
+        if not join(tiles, sums):
+            return
         place_row = uint64(warp_row + lane // uint32(4) * uint32(row_step))
         place_col = uint64(warp_col + lane % uint32(4) * uint32(2))
         part = uint64(z) * uint64(cuda.gridDim.y) + uint64(cuda.blockIdx.y)
@@ -157,13 +173,33 @@ def lanes_of(extent, along, wide):
 
 
 @functools.cache
-def make_start(extent, along, wide):
+def make_thread(tile, size):
+    """Make the device function that finds a thread's number in its group, where the group's stages of so many elements
+    begin in shared memory, and where its slice of a step begins.
+    """
+    threads, slices = tile.slice_threads, tile.slices
+
+    @cuda.jit(device=True, forceinline=True)
+    def thread_alone():
+        return uint32(cuda.threadIdx.x), uint32(0), uint32(0)
+
+    @cuda.jit(device=True, forceinline=True)
+    def thread_of_slice():
+        tid = uint32(cuda.threadIdx.x)
+        mine = tid // uint32(threads)
+        return tid % uint32(threads), mine * uint32(size), mine * uint32(DEPTH)
+
+    return thread_alone if slices == 1 else thread_of_slice
+
+
+@functools.cache
+def make_start(tile, extent, along, wide):
     """Make the device function that finds where the copies of a thread begin in a matrix; along K without ``first``."""
-    lanes, width = lanes_of(extent, along, wide)
+    (lanes, width), thread_of = lanes_of(extent, along, wide), make_thread(tile, 0)
 
     @cuda.jit(device=True, forceinline=True)
     def start(place, first, pitch):
-        tid = uint32(cuda.threadIdx.x)
+        tid, _, _ = thread_of()
         r, c = tid // uint32(lanes), tid % uint32(lanes) * uint32(width)
         if along:
             return (uint64(place) + r) * pitch + c
@@ -180,12 +216,12 @@ def make_copy(tile, extent, along, wide):
     """
     lanes, width = lanes_of(extent, along, wide)
     height, pitch_shared = (extent, DEPTH) if along else (DEPTH, extent + PAD)
-    at_once, copy_elements = tile.threads // lanes, copy_async2 if wide else copy_async
-    whole = height % at_once == 0
+    at_once, copy_elements = tile.slice_threads // lanes, copy_async2 if wide else copy_async
+    whole, thread_of = height % at_once == 0, make_thread(tile, 0)
 
     @cuda.jit(device=True, forceinline=True)
     def copy(tiles, to, matrix, start, first, limit, left, pitch, piece):
-        tid, i = uint32(cuda.threadIdx.x), uint32(piece * at_once)
+        (tid, _, _), i = thread_of(), uint32(piece * at_once)
         r, c = tid // uint32(lanes), tid % uint32(lanes) * uint32(width)
         at = uint32(to + r * uint32(pitch_shared) + (c ^ r % uint32(4) * uint32(4) if along else c))
         k, x = (uint32(first + c), uint32(r + i)) if along else (uint32(first + r + i), c)
@@ -300,6 +336,38 @@ def make_multiply(tile, copy, copies):
 
 
 # -- from registers to global memory ---------------------------------------------------------------
+
+
+@functools.cache
+def make_join(tile):
+    """Make the device function that adds up the sums of the slices in the threads of the first: True for these."""
+    down, across, slices = tile.warp_rows // 16, tile.warp_columns // 8, tile.slices
+    threads, area = tile.slice_threads, tile.rows * tile.columns
+
+    @cuda.jit(device=True, forceinline=True)
+    def join(tiles, sums):
+        if slices == 1:
+            return True
+        tid, mine = uint32(cuda.threadIdx.x) % uint32(threads), uint32(cuda.threadIdx.x) // uint32(threads)
+        wait_copies(0)
+        cuda.syncthreads()
+        if mine > 0:
+            to = (mine - uint32(1)) * uint32(area) + tid
+            for i in range(down):
+                for j in range(across):
+                    for e in range(4):
+                        tiles[to + uint32(((i * across + j) * 4 + e) * threads)] = sums[i, j, e]
+        cuda.syncthreads()
+        if mine > 0:
+            return False
+        for other in range(slices - 1):
+            for i in range(down):
+                for j in range(across):
+                    for e in range(4):
+                        sums[i, j, e] += tiles[tid + uint32(other * area + ((i * across + j) * 4 + e) * threads)]
+        return True
+
+    return join
 
 
 @functools.cache
