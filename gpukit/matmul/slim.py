@@ -17,7 +17,7 @@ __all__ = ["THREADS", "SlimTile", "choose_slim", "slim"]
 #: The largest K, that of tiles as wide as a few rows, and of up to 32 long rows. The threads of a block.
 MAX_K, MAX_WIDE_K, MAX_FEW_K, THREADS = 20, 16, 24, 256
 #: That of wide rows of float64 that begin at multiples of 32 bytes, a sector.
-MAX_DOUBLE_K = 4
+MAX_DOUBLE_K = 8
 #: Elements of a wide load; lanes that copy neighbours along K.
 FOUR, SECTOR = 4, 8
 #: The fewest columns of a result, by the bytes of an element. With 256 or more of them, one of up to 8 rows has tiles
@@ -31,7 +31,7 @@ MAX_WIDE_COLUMNS = 64
 MAX_NARROW = 1 << 16
 #: Fewest results: of any elements, of short ones, of float32 for larger tiles, of float64 in wide rows. Loads of short
 #: ones that a thread has under way.
-MIN_RESULTS, MIN_SHORT, MIN_LARGE, MIN_DOUBLE, LOADS = 1 << 11, 1 << 20, 3 << 18, 1 << 20, 8
+MIN_RESULTS, MIN_SHORT, MIN_LARGE, MIN_DOUBLE, LOADS = 1 << 11, 1 << 20, 3 << 18, 1 << 19, 8
 
 
 class SlimTile(NamedTuple):
@@ -87,7 +87,7 @@ def choose_slim(m: int, n: int, k: int, batch: int, itemsize: int, wide: bool) -
         return None
     depth = MAX_WIDE_K if k <= MAX_WIDE_K else MAX_K
     if itemsize == 8:
-        return SlimTile(8, 2, 4, depth)
+        return SlimTile(8, 2, 4 if m <= WARP else 8, depth)
     if m * n * batch < MIN_LARGE:
         return SlimTile(8, 2, 8, depth)
     return SlimTile(8, 4, 8, depth) if (n - 1) % 128 >= 64 else SlimTile(16, 2, 8, depth)
