@@ -38,8 +38,8 @@ MEGABYTE = {2: 0.65, 4: 0.22, 8: 0.22}
 #: The most columns of ``b`` for many rows. A larger K is for results of a few elements.
 MAX_TALL, MAX_K, MAX_DEEP = 16, 4096, 128
 #: The largest matrices that are multiplied by vectors, those of short elements, and K by those of other sizes, along K
-#: and across it; the fewest elements of those along K, and results of those across it.
-MAX_MATRIX, MAX_SHORT, MAX_ALONG, MAX_ACROSS, MIN_ALONG, MIN_RESULTS = 1 << 12, 1 << 11, 64, 16, 1 << 18, 1 << 12
+#: and across it; the fewest elements of short ones along K, and results of others.
+MAX_MATRIX, MAX_SHORT, MAX_ALONG, MAX_ACROSS, MIN_ALONG, MIN_RESULTS = 1 << 12, 1 << 11, 64, 16, 1 << 16, 1 << 12
 #: Elements of 4 or 8 bytes across a larger K have a block for each matrix instead, unless there are more of these than
 #: so many, with at most as many elements.
 FEW_K, MANY_TINY = 64, 1 << 10
@@ -63,8 +63,10 @@ def takes_vectors(count: int, k: int, batch: int, is_along: bool, itemsize: int,
     if itemsize == 2 and wide and not is_along:
         return False
     small = batch > WARP and count * k <= (MAX_SHORT if itemsize == 2 else MAX_MATRIX)
-    if is_along:
+    if is_along and itemsize < 8:
         many = not wide and count * batch * k >= MIN_ALONG and k <= MAX_ALONG
+    elif is_along:
+        many = count * batch >= MIN_RESULTS and k <= MAX_ALONG
     else:
         small = small and (itemsize == 2 or k <= FEW_K or batch > MANY_TINY >= count * k)
         many = count * batch >= MIN_RESULTS and k <= MAX_ACROSS
