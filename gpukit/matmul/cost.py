@@ -191,16 +191,19 @@ TENSOR_SPEEDS = {
         Speed(SmallTile(32, 32, 16, 16, 2, 256), 3, 0.344, 2.8, 0.2, 1),
         Speed(ShallowTile(64, 16, 32), 11, 0.17, 0.5, 0.8, 1),
         Speed(ShallowTile(64, 32, 32), 8, 0.23, 0.7, 0.8, 1),
-        Speed(ShallowTile(64, 64, 32), 6, 0.32, 1.4, 0.8, 1),
+        Speed(ShallowTile(32, 128, 16), 6, 0.27, 1.2, 0.8, 1),
+        Speed(ShallowTile(64, 64, 16), 6, 0.27, 1.2, 0.8, 1),
         Speed(ShallowTile(32, 128, 32), 6, 0.32, 1.4, 0.8, 1),
+        Speed(ShallowTile(64, 64, 32), 6, 0.32, 1.4, 0.8, 1),
         Speed(ShallowTile(16, 256, 32), 6, 0.32, 1.4, 0.8, 1),
         Speed(ShallowTile(256, 32, 32, False, 4), 8, 0.55, 1.7, 0.8, 1),
         Speed(ShallowTile(256, 64, 32, False, 4), 6, 0.75, 2.6, 0.8, 1),
         Speed(ShallowTile(48, 256, 32, False, 3), 6, 0.60, 2.2, 0.8, 1),
         Speed(ShallowTile(64, 256, 32, False, 4), 6, 0.75, 2.6, 0.8, 1),
-        Speed(ShallowTile(64, 64, 64), 6, 0.45, 1.6, 0.8, 1),
-        Speed(ShallowTile(256, 64, 64, False, 4), 5, 0.95, 2.9, 0.8, 1),
+        Speed(ShallowTile(32, 128, 64), 4, 0.45, 1.6, 0.8, 1),
+        Speed(ShallowTile(64, 64, 64), 4, 0.45, 1.6, 0.8, 1),
         Speed(ShallowTile(64, 256, 64, False, 4), 5, 0.95, 2.9, 0.8, 1),
+        Speed(ShallowTile(256, 64, 64, False, 4), 5, 0.95, 2.9, 0.8, 1),
         Speed(ShallowTile(16, 16, 32, True), 40, 0.044, 0.62, 1.2, 1),
         Speed(ShallowTile(16, 16, 64, True), 32, 0.06, 0.95, 0.6, 1),
         Speed(ShallowTile(16, 32, 64, True), 24, 0.11, 0.84, 0.6, 1),
@@ -242,7 +245,7 @@ ALIGNED = Access()
 #: by groups of warps, microseconds of a launch. Elements per microsecond of tiles for a small K, and of those in which
 #: a warp has more than 16 rows.
 WIDE_STORE, NARROW_STORES, NARROW_GROUPS = 8, 1.2e4, 1.3
-SHALLOW_STORES, TALL_STORES = 1.4e4, 8e3
+SHALLOW_STORES, TALL_STORES = 1.4e4, 7e3
 #: What of the time is added if the rows of b are not aligned, so that they are copied element by element; less for a
 #: tile with fewer columns than rows.
 NARROW = 0.12

@@ -21,13 +21,13 @@ from warpstep.limits import WARP
 
 __all__ = ["ACROSS", "WIDTHS", "ShallowTile", "make_fetches", "shallow"]
 
-#: Warps of a block.
-WARPS = 4
+#: Warps of a block; bytes of K of which a lane has a word.
+WARPS, WORD = 4, 16
 #: Elements that an access loads: 16 bytes, 4 bytes or one element; the most of them across K.
 WIDTHS, ACROSS = (8, 2, 1), 2
 #: Blocks that a multiprocessor has registers for, by the bytes of a step. Without this bound the compiler holds the
 #: addresses of all loads in registers, and half as many run.
-RESIDENT = {32: 6, 64: 4}
+RESIDENT = {16: 6, 32: 6, 64: 4}
 #: How `byte_perm` makes a word of two elements below two bytes of zeros each: of both, the first or neither.
 BOTH, FIRST, NEITHER = 0x5410, 0x3210, 0x3232
 
@@ -41,7 +41,7 @@ class ShallowTile(NamedTuple):
         Of the result that a block computes: 16, 32 or 64 rows, times ``down``, and a multiple of 16 columns for each
         warp.
     depth : int
-        Bytes of K of a step, a multiple of 32. Only tiles that are ``apart`` have more than one.
+        Bytes of K of a step, 16 or a multiple of 32. Only tiles that are ``apart`` have more than one.
     apart : bool
         Whether each warp has such a tile, of any matrix; 16 rows then.
     down : int
@@ -90,13 +90,12 @@ def shallow(tile, name, layout, parts, wide, scales=False, widths=(1, 1)):
     ``widths`` are as there.
     """
     form, (rows, columns, depth, apart, times) = FORMATS[name], tile
-    total, pieces, across = form.total, depth // INSTRUCTION, tile.warp_columns // 8
+    total, words, across = form.total, depth // WORD, tile.warp_columns // 8
     warps_down = rows // (WARP_ROWS * times)
-    halves, float16, warp_columns = name == "float16", types.float16, tile.warp_columns
-    (fetch_a, _), (fetch_b, _) = make_fetches(layout, widths, 2, across, pieces)
+    multiply, warp_columns = make_multiply(name, across, words), tile.warp_columns
+    (fetch_a, _), (fetch_b, _) = make_fetches(layout, widths, 2, across, words)
     moves = layout[0] == "T" and widths[0] > 1, layout[1] == "N" and widths[1] > 1
     store = make_store(tile, form, parts, wide, scales, moves)
-    words = 2 * pieces
 
     @cuda.jit(launch_bounds=(tile.threads, RESIDENT[depth]))
     def shallow(a, b, out, sizes, order, matrix_steps, factors):
@@ -129,13 +128,7 @@ def shallow(tile, name, layout, parts, wide, scales=False, widths=(1, 1)):
                 fetch_a(left, a, start_a, row, g, t, first, m, k, pitch_a)
                 if times == 1:
                     fetch_b(right, b, start_b, col, g, t, first, n, k, pitch_b)
-                for j in range(across):
-                    four = sums[0, j, 0], sums[0, j, 1], sums[0, j, 2], sums[0, j, 3]
-                    for p in range(pieces):
-                        from_a = left[0, 2 * p], left[1, 2 * p], left[0, 2 * p + 1], left[1, 2 * p + 1]
-                        from_b = right[j, 2 * p], right[j, 2 * p + 1]
-                        four = mma(from_a, from_b, four, float16) if halves else mma(from_a, from_b, four)
-                    sums[0, j, 0], sums[0, j, 1], sums[0, j, 2], sums[0, j, 3] = four
+                multiply(sums, left, right)
                 first = uint32(first + uint32(depth // 2)) if apart else k
             if (row < m) & (col < n):
                 store(out, factors, memory, sums, uint64(z) * m, row, col, m, n)
@@ -144,14 +137,35 @@ def shallow(tile, name, layout, parts, wide, scales=False, widths=(1, 1)):
     return shallow
 
 
-def make_fetches(layout, widths, lines, across, pieces):
+@functools.cache
+def make_multiply(name, across, words):
+    """Make the device function by which a warp multiplies the first 16 rows that it has loaded, of so many words."""
+    halves, float16 = name == "float16", types.float16
+
+    @cuda.jit(device=True, forceinline=True)
+    def multiply(sums, left, right):
+        for j in range(across):
+            four = sums[0, j, 0], sums[0, j, 1], sums[0, j, 2], sums[0, j, 3]
+            for w in range(0, words, 2):
+                if words == 1:
+                    from_a, from_b = (left[0, 0], left[1, 0]), (right[j, 0],)
+                else:
+                    from_a = left[0, w], left[1, w], left[0, w + 1], left[1, w + 1]
+                    from_b = right[j, w], right[j, w + 1]
+                four = mma(from_a, from_b, four, float16) if halves else mma(from_a, from_b, four)
+            sums[0, j, 0], sums[0, j, 1], sums[0, j, 2], sums[0, j, 3] = four
+
+    return multiply
+
+
+def make_fetches(layout, widths, lines, across, words):
     """Make what `make_fetch` does for ``a``, of which a lane has so many rows, and for ``b``, of which it has so many
-    columns: the words of all ``pieces`` instructions along K are loaded at a time.
+    columns: all ``words`` of a row along K, one or two for an instruction, are loaded at a time.
     """
     alongs = layout[0] == "N", layout[1] == "T"
     run = max(2, *(width * along for width, along in zip(widths, alongs, strict=True)))
     counts = lines, across
-    return [make_fetch(*of_one, 2 * pieces, run) for of_one in zip(counts, alongs, widths, strict=True)]
+    return [make_fetch(*of_one, words, run) for of_one in zip(counts, alongs, widths, strict=True)]
 
 
 @functools.cache

@@ -96,7 +96,7 @@ def sliced(tile, name, layout, scales=False, widths=(1, 1)):
     threads, lines = tile.threads, 2 * down
     halves, float16, rounds, share = name == "float16", types.float16, element == types.uint16, pieces * small
     depth, pitch, words = warps * share, columns + PAD, 2 * pieces
-    (fetch_a, row_of), (fetch_b, column_of) = make_fetches(layout, widths, lines, across, pieces)
+    (fetch_a, row_of), (fetch_b, column_of) = make_fetches(layout, widths, lines, across, words)
     combine = make_combine(total, element)
 
     @cuda.jit(launch_bounds=(tile.threads, 1))

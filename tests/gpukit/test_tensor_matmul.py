@@ -161,9 +161,9 @@ def test_lanes_load_neighbours(layout, shape, tile, monkeypatch):
     check(one, wide_a, wide_b, "bfloat16", 1, 2, 1.0)
 
 
-@pytest.mark.parametrize("tile", [ShallowTile(64, 64, 64), ShallowTile(128, 64, 64, False, 4)])
+@pytest.mark.parametrize("tile", [ShallowTile(64, 64, 64), ShallowTile(128, 64, 64, False, 4), ShallowTile(64, 64, 16)])
 @pytest.mark.parametrize("layout", ["NN", "TT"])
-def test_one_step_of_several_instructions(layout, tile, monkeypatch):
+def test_one_step_of_one_instruction_or_two(layout, tile, monkeypatch):
     prefer(monkeypatch, "small")
     monkeypatch.setattr(tensor, "choose_tensor", lambda *_: (tile, 1))
     m, n, k = 70, 2 * tile.columns - 5, tile.depth // 2 - 3
