@@ -645,8 +645,9 @@ def _fast_launches(a, b, out, alpha, beta, work, on_device=None, *, vectors=Fals
 def _tiled_launches(flat: Flat, m, n, work):
     """A product of float32 or float64 by tiles, in pieces, after those copies of the operands that pay."""
     a, b, k, batch, is_double = flat.a, flat.b, flat.k, flat.batch, dtype_of(flat.out) == np.float64
-    multiprocessors = cuda.get_current_device().MULTIPROCESSOR_COUNT
-    wide, double = b.wide or b.layout == "T", (a.wide, b.wide) if is_double else None
+    device = cuda.get_current_device()
+    multiprocessors, shared_bytes = device.MULTIPROCESSOR_COUNT, device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+    wide, double = b.wide or b.layout == "T", (a.wide, b.wide, shared_bytes) if is_double else None
     layout, counts = a.layout + b.layout, (a.rule[1], b.rule[1])
     # Tensor maps of three axes describe no groups of matrices.
     streams = not is_double and is_streamed(k, flat.alpha, flat.beta) and not (a.inner or b.inner)

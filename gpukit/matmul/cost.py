@@ -107,7 +107,7 @@ SPEEDS = (
 #: microseconds more does the square one for its first copies.
 SINGLES, SINGLES_REST, SQUARE = 7.0, 2.4, SPEEDS[2].tile
 #: The same for float64, fitted to 730 measurements. Slices of the depth keep a multiprocessor busy where there are few
-#: blocks.
+#: blocks. The last two tiles take more shared memory than a block of compute capability 12.0 has.
 DOUBLE_SPEEDS = (
     Speed(DoubleTile(128, 64, 64, 32, 3), 2, 0.588, 0.724, 1.8, 8),
     Speed(DoubleTile(64, 64, 32, 32, 5), 2, 0.297, 0.321, 1.7, 8),
@@ -118,8 +118,8 @@ DOUBLE_SPEEDS = (
     Speed(DoubleTile(32, 32, 16, 16, 4, 32), 3, 0.244, 0.281, 1.7, 8),
     Speed(DoubleTile(16, 64, 16, 16, 4, 32), 2, 0.267, 0.340, 1.4, 8),
     Speed(DoubleTile(64, 16, 16, 16, 4, 32), 2, 0.265, 0.298, 1.2, 8),
-    Speed(DoubleTile(32, 16, 16, 16, 3, 64), 2, 0.306, 0.250, 1.6, 8),
-    Speed(DoubleTile(16, 32, 16, 16, 3, 64), 2, 0.346, 0.276, 1.6, 8),
+    Speed(DoubleTile(32, 16, 16, 16, 4, 64), 2, 0.306, 0.250, 1.6, 8),
+    Speed(DoubleTile(16, 32, 16, 16, 4, 64), 2, 0.346, 0.276, 1.6, 8),
 )
 #: By this over its columns a tile takes longer with an ``a`` whose rows do not begin at multiples of 16 bytes, and by
 #: this over its rows with such a ``b``.
@@ -530,7 +530,7 @@ def choose(
     batch: int,
     wide_b: bool,
     multiprocessors: int,
-    double: tuple[bool, bool] | None = None,
+    double: tuple[bool, bool, int] | None = None,
     layout: str = "NN",
     streaming: float = float("inf"),
 ) -> Choice:
@@ -544,15 +544,16 @@ def choose(
     wide_b : bool
         Whether the rows of ``b`` begin at multiples of 16 bytes.
     multiprocessors : int
-    double : (bool, bool), optional
-        For float64: whether the rows of ``a``, and of ``b``, begin at multiples of 16 bytes; nothing is copied then.
+    double : (bool, bool, int), optional
+        For float64: whether the rows of ``a``, and of ``b``, begin at multiples of 16 bytes, and the most bytes of
+        shared memory that a block may have; nothing is copied then.
     layout : str
         How the operands of float32 lie.
     streaming : float
         Microseconds of the copies after which `gpukit.matmul.streamed.streamed` can read the operands, as of
         `time_to_stream`; infinite where it cannot compute the product.
     """
-    speeds = _double_speeds_for(double) if double else _speeds_for(layout)
+    speeds = _double_speeds_for(*double) if double else _speeds_for(layout)
     time, pieces = _cut_best(m, n, k, batch, multiprocessors, speeds, bool(double))
     widens, tile = False, pieces[0].tile
     if not (wide_b or double):
@@ -596,12 +597,15 @@ def _speeds_for(layout):
 
 
 @functools.cache
-def _double_speeds_for(wide):
-    """`DOUBLE_SPEEDS`, with the steps that take longer where rows of ``a``, or of ``b``, are copied by elements."""
+def _double_speeds_for(wide_a, wide_b, shared_bytes):
+    """`DOUBLE_SPEEDS` of tiles that fit into shared memory, with the steps that take longer where rows of ``a``, or of
+    ``b``, are copied by elements.
+    """
     found = []
     for speed in DOUBLE_SPEEDS:
-        factor = 1 + DOUBLE_SINGLES * ((not wide[0]) / speed.tile.columns + (not wide[1]) / speed.tile.rows)
-        found.append(speed._replace(work=factor * speed.work, latency=factor * speed.latency))
+        factor = 1 + DOUBLE_SINGLES * ((not wide_a) / speed.tile.columns + (not wide_b) / speed.tile.rows)
+        if speed.tile.shared_bytes <= shared_bytes:
+            found.append(speed._replace(work=factor * speed.work, latency=factor * speed.latency))
     return tuple(found)
 
 

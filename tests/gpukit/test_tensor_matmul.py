@@ -16,7 +16,7 @@ from gpukit.backend import cuda, uint32
 from gpukit.errors import LaunchError
 from gpukit.matmul import api as host
 from gpukit.matmul import loaded, raster, shifted, tensor, warpgroups, warps
-from gpukit.matmul.cost import DOUBLE_SPEEDS, MAX_FEW, TENSOR_SPEEDS, choose_tensor
+from gpukit.matmul.cost import DOUBLE_SPEEDS, MAX_FEW, TENSOR_SPEEDS, choose, choose_tensor
 from gpukit.matmul.formats import FORMATS
 from gpukit.matmul.shallow import ShallowTile
 from gpukit.matmul.sliced import SlicedTile
@@ -518,8 +518,10 @@ def test_tiles_of_single_warps_fit_into_any_device():
     for found in ("8.0", "8.6", "8.9", "12.0"):
         with device.device(found):
             limit = cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-            speeds = TENSOR_SPEEDS[tensor._warps_kind()] + DOUBLE_SPEEDS
-            assert max(speed.tile.shared_bytes for speed in speeds) <= limit, found
+            assert max(speed.tile.shared_bytes for speed in TENSOR_SPEEDS[tensor._warps_kind()]) <= limit, found
+            ((piece,), *_) = choose(3, 3072, 768, 1, True, 132, (True, True, limit))
+            assert piece.tile.shared_bytes <= limit, found
+    assert max(speed.tile.shared_bytes for speed in DOUBLE_SPEEDS) > limit
 
 
 def test_every_tile_of_groups_has_a_kernel_and_memory():
