@@ -380,6 +380,8 @@ def _columns(operation, itemsize, vector, outer, n, inner, pitch):
     splits = min(_splits(across * outer, max(1, n // (height * loads))), MAX_GRID_YZ)
     if splits > 1 and alone:
         height, splits = alone // width, 1
+        while loads > 1 and height * loads >= 2 * n:
+            loads //= 2
     elif splits > 1:
         height = SHARED_THREADS // width
         while loads > SHARED_LOADS and across * outer * ceil_div(n, height * loads) < _multiprocessors():

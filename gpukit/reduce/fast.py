@@ -54,6 +54,9 @@ __all__ = [
     "rows_of_warp",
 ]
 
+#: Strands of ``columns`` for which the loop that combines their totals is unrolled, at most: for more, it is code that
+#: takes longer to fetch than to loop.
+UNROLLED_STRANDS = 4
 #: Partial results that a thread of the last block of ``strided`` has under way.
 PARTIAL_LOADS = 4
 
@@ -695,19 +698,21 @@ def make_combine_strands(operation, vector, width, height):
     Every thread must call it; those with threadIdx.y of 0 get the result.
     """
     combine, accumulator, deep = operation.combine, operation.accumulator, rows_of_warp(width, height)
-    strands = height // deep
+    most = height // deep
+    unrolled = most <= UNROLLED_STRANDS
 
     @cuda.jit(device=True)
     def combine_strands(totals, shared):
         tx, strand = cuda.threadIdx.x, cuda.threadIdx.y // deep
+        strands = most if unrolled else cuda.blockDim.y // deep
         first = cuda.threadIdx.y % deep == 0
         step = 1
         while step < strands:
-            if first and strand % (2 * step) == step:
+            if first and strand & (2 * step - 1) == step:
                 for v in range(vector):
                     shared[strand, v * width + tx] = totals[v]
             cuda.syncthreads()
-            if first and strand % (2 * step) == 0:
+            if first and strand & (2 * step - 1) == 0:
                 for v in range(vector):
                     totals[v] = accumulator(combine(totals[v], shared[strand + step, v * width + tx]))
             step *= 2
