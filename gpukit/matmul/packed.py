@@ -40,6 +40,8 @@ MAX_TALL, MAX_K, MAX_DEEP = 16, 4096, 128
 #: The largest matrices that are multiplied by vectors, those of short elements, and K by those of other sizes, along K
 #: and across it; the fewest elements of short ones along K, and results of others.
 MAX_MATRIX, MAX_SHORT, MAX_ALONG, MAX_ACROSS, MIN_ALONG, MIN_RESULTS = 1 << 12, 1 << 11, 64, 16, 1 << 16, 1 << 12
+#: The fewest elements of many small matrices along K: fewer have a block each.
+MIN_SMALL = 1 << 17
 #: Elements of 4 or 8 bytes across a larger K have a block for each matrix instead, unless there are more of these than
 #: so many, with at most as many elements.
 FEW_K, MANY_TINY = 64, 1 << 10
@@ -63,6 +65,8 @@ def takes_vectors(count: int, k: int, batch: int, is_along: bool, itemsize: int,
     if itemsize == 2 and wide and not is_along:
         return False
     small = batch > WARP and count * k <= (MAX_SHORT if itemsize == 2 else MAX_MATRIX)
+    if is_along:
+        small = small and count * k * batch >= MIN_SMALL
     if is_along and itemsize < 8:
         many = not wide and count * batch * k >= MIN_ALONG and k <= MAX_ALONG
     elif is_along:
