@@ -25,9 +25,9 @@ __all__ = ["ACROSS", "WIDTHS", "ShallowTile", "make_fetches", "shallow"]
 WARPS, WORD = 4, 16
 #: Elements that an access loads: 16 bytes, 4 bytes or one element; the most of them across K.
 WIDTHS, ACROSS = (8, 2, 1), 2
-#: Blocks that a multiprocessor has registers for, by the bytes of a step. Without this bound the compiler holds the
-#: addresses of all loads in registers, and half as many run.
-RESIDENT = {16: 6, 32: 6, 64: 4}
+#: Blocks that a multiprocessor has registers for, with up to so many words of ``b`` in a lane, and with more. Without
+#: this bound the compiler holds the addresses of all loads in registers, and half as many run.
+RESIDENT, FEW_WORDS, RESIDENT_MANY = 6, 16, 4
 #: How `byte_perm` makes a word of two elements below two bytes of zeros each: of both, the first or neither.
 BOTH, FIRST, NEITHER = 0x5410, 0x3210, 0x3232
 
@@ -97,7 +97,7 @@ def shallow(tile, name, layout, parts, wide, scales=False, widths=(1, 1)):
     moves = layout[0] == "T" and widths[0] > 1, layout[1] == "N" and widths[1] > 1
     store = make_store(tile, form, parts, wide, scales, moves)
 
-    @cuda.jit(launch_bounds=(tile.threads, RESIDENT[depth]))
+    @cuda.jit(launch_bounds=(tile.threads, RESIDENT if across * words <= FEW_WORDS else RESIDENT_MANY))
     def shallow(a, b, out, sizes, order, matrix_steps, factors):
         memory = cuda.shared.array(0, uint8, alignment=128)
         sums = cuda.local.array((1, across, 4), total)
