@@ -191,15 +191,16 @@ TENSOR_SPEEDS = {
         Speed(SmallTile(32, 32, 16, 16, 2, 256), 3, 0.344, 2.8, 0.2, 1),
         Speed(ShallowTile(64, 16, 32), 11, 0.17, 0.5, 0.8, 1),
         Speed(ShallowTile(64, 32, 32), 8, 0.23, 0.7, 0.8, 1),
-        Speed(ShallowTile(32, 128, 16), 6, 0.27, 1.2, 0.8, 1),
-        Speed(ShallowTile(64, 64, 16), 6, 0.27, 1.2, 0.8, 1),
-        Speed(ShallowTile(32, 128, 32), 6, 0.32, 1.4, 0.8, 1),
-        Speed(ShallowTile(64, 64, 32), 6, 0.32, 1.4, 0.8, 1),
-        Speed(ShallowTile(16, 256, 32), 6, 0.32, 1.4, 0.8, 1),
+        Speed(ShallowTile(16, 256, 16), 6, 0.26, 1.2, 0.5, 1),
+        Speed(ShallowTile(32, 128, 16), 6, 0.27, 1.2, 0.5, 1),
+        Speed(ShallowTile(64, 64, 16), 6, 0.27, 1.2, 0.5, 1),
+        Speed(ShallowTile(32, 128, 32), 6, 0.32, 1.4, 0.5, 1),
+        Speed(ShallowTile(64, 64, 32), 6, 0.32, 1.4, 0.5, 1),
+        Speed(ShallowTile(16, 256, 32), 6, 0.32, 1.4, 0.5, 1),
+        Speed(ShallowTile(64, 256, 32, False, 4), 6, 0.75, 2.6, 0.8, 1),
+        Speed(ShallowTile(48, 256, 32, False, 3), 6, 0.60, 2.2, 0.8, 1),
         Speed(ShallowTile(256, 32, 32, False, 4), 8, 0.55, 1.7, 0.8, 1),
         Speed(ShallowTile(256, 64, 32, False, 4), 6, 0.75, 2.6, 0.8, 1),
-        Speed(ShallowTile(48, 256, 32, False, 3), 6, 0.60, 2.2, 0.8, 1),
-        Speed(ShallowTile(64, 256, 32, False, 4), 6, 0.75, 2.6, 0.8, 1),
         Speed(ShallowTile(32, 128, 64), 4, 0.45, 1.6, 0.8, 1),
         Speed(ShallowTile(64, 64, 64), 4, 0.45, 1.6, 0.8, 1),
         Speed(ShallowTile(64, 256, 64, False, 4), 5, 0.95, 2.9, 0.8, 1),
@@ -243,9 +244,9 @@ STREAM, STREAM_ALONE = 3.3e6, 5.2e4
 ALIGNED = Access()
 #: Rows of a multiple of so many elements are stored by 16 bytes. If others are stored: elements per microsecond, and,
 #: by groups of warps, microseconds of a launch. Elements per microsecond of tiles for a small K, and of those in which
-#: a warp has more than 16 rows.
+#: a warp has more than 16 rows, or all warps the same columns and other tiles the rest of their rows.
 WIDE_STORE, NARROW_STORES, NARROW_GROUPS = 8, 1.2e4, 1.3
-SHALLOW_STORES, TALL_STORES = 1.4e4, 7e3
+SHALLOW_STORES, BELOW_STORES = 1.4e4, 7e3
 #: What of the time is added if the rows of b are not aligned, so that they are copied element by element; less for a
 #: tile with fewer columns than rows.
 NARROW = 0.12
@@ -393,7 +394,8 @@ def _costs(speed, n, blocks, multiprocessors, lines, loads):
     stores = tile.rows * tile.columns / NARROW_STORES if unaligned else 0
     if isinstance(tile, ShallowTile):
         if not tile.apart:
-            stores *= NARROW_STORES / (SHALLOW_STORES if tile.down == 1 else TALL_STORES)
+            beside = tile.down == 1 and (n <= tile.columns or tile.columns > tile.warp_columns)
+            stores *= NARROW_STORES / (SHALLOW_STORES if beside else BELOW_STORES)
         return work + stores, speed.rest, LAUNCH
     if not isinstance(tile, GroupTile):
         return work, speed.rest, LAUNCH
