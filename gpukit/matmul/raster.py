@@ -95,12 +95,13 @@ def starts_of(z, order, steps):
     """The first elements of these matrices; ``steps`` are those from matrix to matrix of a group of ``a`` and of ``b``,
     and from group to group.
     """
-    z_a, z_b = matrices_of(z, order)
-    (group_a, z_a), (group_b, z_b) = divided(z_a, order.inner_a), divided(z_b, order.inner_b)
-    return (
-        uint64(z_a) * steps[0] + uint64(group_a) * steps[2],
-        uint64(z_b) * steps[1] + uint64(group_b) * steps[3],
-    )
+    start_a, start_b = uint64(0), uint64(0)
+    if z > uint32(0):  # the first matrices begin at 0: a single one needs no divisions
+        z_a, z_b = matrices_of(z, order)
+        (group_a, z_a), (group_b, z_b) = divided(z_a, order.inner_a), divided(z_b, order.inner_b)
+        start_a = uint64(z_a) * steps[0] + uint64(group_a) * steps[2]
+        start_b = uint64(z_b) * steps[1] + uint64(group_b) * steps[3]
+    return start_a, start_b
 
 
 @cuda.jit(device=True, forceinline=True)

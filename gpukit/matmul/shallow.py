@@ -177,6 +177,7 @@ def make_fetch(lines, along, width, words, run):
     g = lane // 4 it holds row g of each eight, or as many neighbours as an access loads across K.
     """
     load_words, beside = make_load_words(width), 1 if along else width
+    groups = lines // beside
 
     @cuda.jit(device=True, forceinline=True)
     def place_of(line, g):
@@ -212,48 +213,54 @@ def make_fetch(lines, along, width, words, run):
 
     @cuda.jit(device=True, forceinline=True)
     def fetch_along(held, matrix, start, corner, g, t, first, size, k, pitch):
-        for line in range(lines):
-            place = uint32(corner + place_of(line, g))
-            source = (start >> uint64(1)) + uint64(place) * uint64(pitch >> uint32(1))
-            for i in range(0, words, width // 2):
-                at = uint32(first + k_of(i, t))
-                found = load_words(matrix, source + uint64(at >> uint32(1)), (place < size) & (at < k))
+        end, half = uint32(size - uint32(1)), uint32(pitch >> uint32(1))
+        for i in range(0, words, width // 2):
+            at = uint32(first + k_of(i, t))
+            near = (at if at < k else uint32(0)) >> uint32(1)
+            for line in range(lines):
+                place = min(uint32(corner + place_of(line, g)), end)
+                words_of = load_words(matrix, (start >> uint64(1)) + uint64(place) * uint64(half) + uint64(near))
                 for j in range(width // 2):
-                    held[line, i + j] = found[j]
+                    held[line, i + j] = words_of[j]
+        for i in range(0, words, width // 2):
+            inside = uint32(first + k_of(i, t)) < k
+            for line in range(lines):
+                for j in range(width // 2):
+                    held[line, i + j] = held[line, i + j] if inside else uint32(0)
 
     @cuda.jit(device=True, forceinline=True)
     def fetch_across(held, matrix, start, corner, g, t, first, size, k, pitch):
-        half = pitch >> uint32(1)
+        found = cuda.local.array((groups, words, 2), uint32)
+        end_k, end, half = uint32(k - uint32(1)), uint32(size - uint32(width)), uint32(pitch >> uint32(1))
         for i in range(words):
             at = uint32(first + k_of(i, t))
+            low, high = min(at, end_k), min(uint32(at + uint32(1)), end_k)
             for line in range(0, lines, beside):
-                place = uint32(corner + place_of(line, g))
-                source = (start >> uint64(1)) + uint64(at) * uint64(half) + uint64(place >> uint32(1))
-                low = load_words(matrix, source, (place < size) & (at < k))
-                high = load_words(matrix, source + uint64(half), (place < size) & (uint32(at + uint32(1)) < k))
-                for j in range(width // 2):
-                    held[line + 2 * j, i] = byte_perm(low[j], high[j], 0x5410)
-                    held[line + 2 * j + 1, i] = byte_perm(low[j], high[j], 0x7632)
+                place = min(uint32(corner + place_of(line, g)), end)
+                source = (start >> uint64(1)) + uint64(place >> uint32(1))
+                (found[line // beside, i, 0],) = load_words(matrix, source + uint64(low) * uint64(half))
+                (found[line // beside, i, 1],) = load_words(matrix, source + uint64(high) * uint64(half))
+        for i in range(words):
+            at = uint32(first + k_of(i, t))
+            mask = uint32(0xFFFFFFFF) if uint32(at + uint32(1)) < k else uint32(0xFFFF) if at < k else uint32(0)
+            for line in range(0, lines, beside):
+                low, high = found[line // beside, i, 0], found[line // beside, i, 1]
+                held[line, i] = byte_perm(low, high, 0x5410) & mask
+                held[line + 1, i] = byte_perm(low, high, 0x7632) & mask
 
     return (fetch_pairs if width == 1 else fetch_along if along else fetch_across), place_of
 
 
 @functools.cache
 def make_load_words(width):
-    """Make the device function that loads the words of so many elements; zeros if they lie outside."""
+    """Make the device function that loads the words of so many elements."""
 
     @cuda.jit(device=True, forceinline=True)
-    def load_word(matrix, at, inside):
-        word = uint32(0)
-        if inside:
-            word = matrix[at]
-        return (word,)
+    def load_word(matrix, at):
+        return (matrix[at],)
 
     @cuda.jit(device=True, forceinline=True)
-    def load_words(matrix, at, inside):
-        w, x, y, z = uint32(0), uint32(0), uint32(0), uint32(0)
-        if inside:
-            w, x, y, z = load4(matrix, at)
-        return w, x, y, z
+    def load_words(matrix, at):
+        return load4(matrix, at)
 
     return load_words if width > 2 else load_word

@@ -21,8 +21,11 @@ __all__ = ["SlicedTile", "sliced"]
 
 #: Elements between the rows of a warp's sums in shared memory, so that the lanes' pairs lie in different banks.
 PAD = 8
-#: Parts of K of which the last block reads the sums at a time.
-AT_ONCE = 16
+#: Parts of K of which the last block reads the sums at a time. With 16 a thread has 95 registers, and half as many
+#: blocks run at a time.
+AT_ONCE = 8
+#: Threads of a multiprocessor, with 64 registers each.
+THREADS = 1024
 
 
 class SlicedTile(NamedTuple):
@@ -58,6 +61,11 @@ class SlicedTile(NamedTuple):
     def threads(self) -> int:
         """Threads of a block."""
         return WARP * self.warps
+
+    @property
+    def resident(self) -> int:
+        """Blocks that a multiprocessor has registers for."""
+        return THREADS // self.threads
 
     @property
     def shared_bytes(self) -> int:
@@ -99,7 +107,7 @@ def sliced(tile, name, layout, scales=False, widths=(1, 1)):
     (fetch_a, row_of), (fetch_b, column_of) = make_fetches(layout, widths, lines, across, words)
     combine = make_combine(total, element)
 
-    @cuda.jit(launch_bounds=(tile.threads, 1))
+    @cuda.jit(launch_bounds=(tile.threads, tile.resident))
     def sliced(a, b, out, sizes, order, matrix_steps, factors, partials, counters):
         memory = cuda.shared.array(0, uint8, alignment=128)
         held = view_at(memory, 0, (warps, rows, pitch), total)
