@@ -208,9 +208,9 @@ TENSOR_SPEEDS = {
         Speed(ShallowTile(16, 16, 32, True), 40, 0.044, 0.62, 1.2, 1),
         Speed(ShallowTile(16, 16, 64, True), 32, 0.06, 0.95, 0.6, 1),
         Speed(ShallowTile(16, 32, 64, True), 24, 0.11, 0.84, 0.6, 1),
-        Speed(SlicedTile(16, 16, 8, 1), 4, 0.79, 0.65, 0.4, 1),
+        Speed(SlicedTile(16, 16, 8, 1), 4, 0.7, 0.65, 0.45, 1),
         Speed(SlicedTile(16, 16, 4, 2), 5, 0.75, 1.2, 0.5, 1),
-        Speed(SlicedTile(16, 16, 8, 2), 3, 1.39, 0.93, 0.3, 1),
+        Speed(SlicedTile(16, 16, 8, 2), 4, 1.1, 0.93, 0.4, 1),
     ),
 }
 #: The most rows of ``a`` that "few" tiles have.
@@ -231,7 +231,9 @@ SLICE, SLICE_BYTES = 1.0, 8e4
 #: has up to so many times as much.
 LINES, MAX_SHARE = 1.1e5, 2.0
 #: Microseconds of a row of a tile that threads copy, by the elements that one copies at a time.
-LOAD = {8: 0.001, 4: 0.005, 2: 0.005, 1: 0.0075}
+LOAD = {8: 0.001, 4: 0.005, 2: 0.005, 1: 0.0085}
+#: How many times as long as its share of a busy multiprocessor's time a step of them takes a block that is alone.
+LOAD_ALONE = 1.3
 #: Microseconds of a row of a tile that lies outside of its matrix, and is filled with zeros.
 ZERO = 0.003
 #: Bytes per microsecond of matrices in memory, and of parts of one, which stay in the L2 cache if they are small.
@@ -268,7 +270,7 @@ STREAMED = SPEEDS[0]._replace(work=1.115, latency=1.115, rest=5.0)
 MAX_PARTS, MAX_ELEMENTS, MIN_STEPS, MAX_MATRICES, MIN_LONG_STEPS = 96, 16 << 20, 2, MAX_GRID_YZ, 16
 #: Share of a step that does not shorten if lanes load several elements at a time; by how many latencies each further
 #: step of a `ShallowTile` takes longer than the first.
-ALWAYS, LATER = 0.2, 1.1
+ALWAYS, LATER = 0.2, 0.8
 #: Of an axis.
 MAX_SIZE = 2**31 - 1
 #: Tiles of `SPEEDS` for which a result is cut in two pieces, and the factor by which these must be faster. On an H200
@@ -336,7 +338,7 @@ def predict(
     if is_stream and blocks <= multiprocessors:
         work = max(work, ZERO * zeros)
     steps = ceil_div(ceil_div(k, tile.depth), parts * slices)
-    waits = _waits(speed, steps)
+    waits = _waits(speed, work, steps)
     rounds, last = divmod(ceil_div(blocks, multiprocessors), speed.resident)
     time = rounds * (max(speed.resident * work * steps, waits) + rest)
     if last:
@@ -347,10 +349,11 @@ def predict(
     return time + (_time_to_add(tile, itemsize, m * n, batch, parts, nbytes is None) if parts * slices > 1 else 0)
 
 
-def _waits(speed, steps):
+def _waits(speed, work, steps):
     """Microseconds that the steps of a block take if it is alone."""
     further = LATER * (steps - 1) if isinstance(speed.tile, ShallowTile) else 0
-    return speed.latency * (steps + further)
+    latency = max(speed.latency, LOAD_ALONE * work) if isinstance(speed.tile, LoadedTile) else speed.latency
+    return latency * (steps + further)
 
 
 def _memory_time(tile, nbytes, busy, is_product):
@@ -376,14 +379,14 @@ def _loading(speed, widths):
 
 
 def _tiles(tile, m, n, pairs):
-    """(tiles of a matrix, slices of K, rows of zeros that a tile copies at most, pairs) of a tile, which may be given
-    the operands in turn; ``pairs`` are numbers of ``a`` and ``b``.
+    """(tiles of a matrix, slices of K, rows of zeros that a tile copies at most of an operand, pairs) of a tile, which
+    may be given the operands in turn; ``pairs`` are numbers of ``a`` and ``b``.
     """
     if not isinstance(tile, GroupTile):
         return ceil_div(m, tile.rows) * ceil_div(n, tile.columns), 1, 0, pairs
     m, n, pairs = (n, m, tuple(pair[::-1] for pair in pairs)) if tile.swapped else (m, n, pairs)
     down, across = tile.down(m), ceil_div(n, tile.columns)
-    zeros = min(down * tile.rows - m, tile.rows) + across * tile.columns - n
+    zeros = max(min(down * tile.rows - m, tile.rows), across * tile.columns - n)
     return down * across, tile.slices, zeros, pairs
 
 
