@@ -58,7 +58,7 @@ __all__ = [
 #: What ``conv2d`` takes as ``algorithm``, besides "auto": the matrix product of windows, in memory and on the way, the
 #: product of spectra, the kernels for groups of one channel and for sums of few terms, the fastest direct kernel for
 #: the shape, and each direct kernel by name.
-ALGORITHMS = ("im2col", "implicit", "fourier", "depthwise", "short", "direct", *DIRECT)
+ALGORITHMS = ("im2col", "implicit", "fourier", "depthwise", "short", "apart", "direct", *DIRECT)
 #: Besides bfloat16, which has several dtypes in NumPy, and which each algorithm takes that takes float16.
 CONV_DTYPES = (np.float16, np.float32, np.float64)
 #: Dtypes of most kernels, which sum elements of two bytes in float32, and of those that take others.
@@ -392,13 +392,14 @@ def conv2d(
         NaN. "fourier" is for one group and kernels of up to 29 x 29 pixels, gaps included. Its errors are those of sums
         in the operands' dtype as long as the values of an image are alike: they are relative to the largest ones within
         32 x 32 pixels, where an infinity makes all results NaN. "depthwise" is for groups of one channel of x and
-        kernels of up to 49 values. "short" is for sums of up to 64 terms, C / groups KH KW. "direct" is the fastest
-        direct kernel, these two included, "depthwise" where several groups have one channel. Where a value has 100
-        terms or more, neighbours may share products: along rows if the kernel has 5 columns or more ("paired"), along
-        columns if it has a multiple of 3 rows ("winograd"). Errors are somewhat larger then, and an infinity may become
-        NaN, too. "naive" to "winograd" are the direct kernels by name, for learners. "paired" needs a kernel of 2
-        columns or more, and a stride and dilation of 1 along rows; "winograd" a multiple of 3 rows, and a stride and
-        dilation of 1 along columns.
+        kernels of up to 49 values. "short" is for sums of up to 64 terms, C / groups KH KW; "apart" for groups of up to
+        4 out channels, where a pixel lies in 2 windows or fewer on average. "direct" is the fastest direct kernel,
+        these three included, "depthwise" where several groups have one channel. Where a value has 100 terms or more,
+        neighbours may share products: along rows if the kernel has 5 columns or more ("paired"), along columns if it
+        has a multiple of 3 rows ("winograd"). Errors are somewhat larger then, and an infinity may become NaN, too.
+        "naive" to "winograd" are the direct kernels by name, for learners. "paired" needs a kernel of 2 columns or
+        more, and a stride and dilation of 1 along rows; "winograd" a multiple of 3 rows, and a stride and dilation of 1
+        along columns.
     out : array of shape (N, O, OH, OW), optional
         Same kind and dtype. On the device it must not share memory with the others.
     workspace : device array of one dimension, optional

@@ -11,6 +11,15 @@ from gpukit import intrinsics, matmul
 from gpukit._host.arrays import address_of, configure_quietly, dtype_of, window
 from gpukit.backend import cuda, float32, float64
 from gpukit.conv import ladder
+from gpukit.conv.apart import (
+    APART_THREADS,
+    FEW_WINDOWS,
+    MAX_APART_OUTS,
+    apart,
+    apart_us,
+    share,
+    takes_apart,
+)
 from gpukit.conv.depthwise import (
     LAST_THREADS,
     MAX_DILATION,
@@ -72,6 +81,8 @@ NAIVE_BLOCK, MAX_BLOCKED_CHANNELS = (32, 8), 8
 DEPTHWISE_MANY, MAX_PAIRED_TAPS = 1 << 17, 25
 #: Bytes of a tile of an image with its channels last, at most.
 MAX_TILE = 96 << 10
+#: Columns of a depthwise kernel from which on windows without a pixel in common are for `apart`.
+MIN_APART_COLUMNS = 4
 
 
 class Convolution(NamedTuple):
@@ -169,17 +180,20 @@ def _expected_of_sampled(x_shape, weight_shape, geometry, groups, half, biased):
 
 def direct_us(
     x_shape: tuple, weight_shape: tuple, geometry: Geometry, groups: int, half: bool, last: bool = False
-) -> tuple[float, bool]:
-    """Predict the microseconds of the fastest direct kernel, and whether it is that for sums of few terms, which reads
-    images with their channels ``last`` in place.
+) -> tuple[float, str]:
+    """Predict the microseconds of the fastest direct kernel, and its name: that of one for some convolutions only, or
+    "specialised". "short" reads images with their channels ``last`` in place.
     """
-    dtype = np.float16 if half else np.float32
+    dtype, itemsize = (np.float16, 2) if half else (np.float32, 4)
     fastest = _fastest(x_shape, weight_shape, geometry, groups, False, dtype, "direct")
-    us = _first_us(x_shape, geometry, half, last) + (DIRECT_TIME_FACTOR * fastest[0][0] if fastest else np.inf)
+    before, times = _first_us(x_shape, geometry, half, last), {}
     if takes_short(x_shape, weight_shape, geometry, groups):
-        of_few = short_us(x_shape, weight_shape, geometry, groups, 2 if half else 4)
-        return min(us, of_few), of_few <= us
-    return us, False
+        times["short"] = short_us(x_shape, weight_shape, geometry, groups, itemsize)
+    if takes_apart(x_shape, weight_shape, geometry, groups):
+        times["apart"] = before + apart_us(x_shape, weight_shape, geometry, groups, itemsize)
+    times["specialised"] = before + (DIRECT_TIME_FACTOR * fastest[0][0] if fastest else np.inf)
+    name = min(times, key=times.__getitem__)
+    return times[name], name
 
 
 def _first_us(x_shape, geometry, half, last):
@@ -194,7 +208,9 @@ def direct_reads_last(x: Any, weight_shape: tuple, geometry: Geometry, groups: i
     """Whether the fastest direct kernel reads images in place, with their channels last."""
     if groups > 1 and _is_depthwise(x.shape, weight_shape, geometry):
         return depthwise_reads_last(x, weight_shape, geometry, groups)
-    return lies_last(x) and direct_us(x.shape, weight_shape, geometry, groups, dtype_of(x).itemsize == 2, True)[1]
+    if not lies_last(x):
+        return False
+    return direct_us(x.shape, weight_shape, geometry, groups, dtype_of(x).itemsize == 2, True)[1] == "short"
 
 
 def _predict_im2col(x_shape, weight_shape, geometry, groups, whole, dtype: Any = np.float32):
@@ -230,6 +246,8 @@ def direct_launch(name: str, convolution: Convolution, stream: Any) -> tuple:
     x, weight, bias, out, geometry, groups = convolution
     limit = cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
     is_depthwise = _is_depthwise(x.shape, weight.shape, geometry)
+    if name == "direct" and is_depthwise and groups > 1 and _are_apart(x.shape, weight.shape, geometry, groups):
+        return _launch_apart(convolution, stream)
     if name == "depthwise" or name == "direct" and is_depthwise and groups > 1:
         if not is_depthwise:
             shape = f"weight has shape {tuple(weight.shape)}"
@@ -240,9 +258,20 @@ def direct_launch(name: str, convolution: Convolution, stream: Any) -> tuple:
             given = f"weight has shape {tuple(weight.shape)}"
             raise ValueError(f"algorithm is 'short'; {given}: a value must have at most {MAX_TERMS} terms")
         return _launch_short(convolution, stream)
+    if name == "apart":
+        if not takes_apart(x.shape, weight.shape, geometry, groups):
+            given = f"weight has shape {tuple(weight.shape)}, groups is {groups}, stride {_steps(geometry)[0]}"
+            raise ValueError(
+                f"algorithm is 'apart'; {given}: a group must have at most {MAX_APART_OUTS} out channels, "
+                f"and a pixel lie in at most {FEW_WINDOWS} windows on average"
+            )
+        return _launch_apart(convolution, stream)
     half = dtype_of(x).itemsize == 2
-    if name == "direct" and direct_us(tuple(x.shape), tuple(weight.shape), geometry, groups, half)[1]:
-        return _launch_short(convolution, stream)
+    if name == "direct":
+        made = {"short": _launch_short, "apart": _launch_apart}
+        fastest = direct_us(tuple(x.shape), tuple(weight.shape), geometry, groups, half)[1]
+        if fastest in made:
+            return made[fastest](convolution, stream)
     if name in LAID_OUT:
         wide = is_wide(x, geometry)
         layout = layout_of(x.shape, weight.shape, geometry, groups, wide, dtype_of(x), name)
@@ -264,6 +293,13 @@ def _is_depthwise(x_shape, weight_shape, geometry):
     (kernel_h, kernel_w), (_, (dilation_h, _)) = map(int, weight_shape[2:]), _steps(geometry)
     small = kernel_h * kernel_w <= MAX_TAPS and dilation_h <= MAX_DILATION and prod(x_shape) < 2**32
     return weight_shape[1] == 1 and small
+
+
+def _are_apart(x_shape, weight_shape, geometry, groups):
+    """Whether windows of a depthwise convolution have no pixel in common, and `apart` reads them faster."""
+    (stride_h, stride_w), kernel = _steps(geometry)[0], weight_shape[2:]
+    no_overlap = stride_h >= kernel[0] and stride_w >= kernel[1] >= MIN_APART_COLUMNS
+    return no_overlap and takes_apart(x_shape, weight_shape, geometry, groups)
 
 
 def _launch_depthwise(convolution, stream):
@@ -302,6 +338,20 @@ def _launch_short(convolution, stream):
     sizes = tuple(map(np.uint32, (windows, outs, work.outs, bias is not None)))
     arrays = (array.reshape(array.size) for array in (weight, weight if bias is None else bias, out))
     return launch, (images, *arrays, geometry, sizes, tuple(map(np.uint32, (x.size // samples, *near))))
+
+
+def _launch_apart(convolution, stream):
+    """Make (launch, arguments) of the kernel for few out channels, and windows that have few pixels in common."""
+    x, weight, bias, out, geometry, groups = convolution
+    kernel, images, channels = tuple(map(int, weight.shape[2:])), x.shape[0] * groups, weight.shape[1]
+    (out_h, out_w), outs = geometry.out_size, weight.shape[0] // groups
+    shares = share(images, channels, outs, geometry, cuda.get_current_device().MULTIPROCESSOR_COUNT)
+    below = ceil_div(out_h, shares.run)
+    grid = ceil_div(images * below * out_w, APART_THREADS // (kernel[1] * shares.parts))
+    launch = configure_quietly(apart(kernel, outs, shares), grid, APART_THREADS, stream)
+    arrays = (array.reshape(array.size) for array in (x, weight, weight if bias is None else bias, out))
+    sizes = np.uint32(images * below * out_w), np.uint32(channels), np.bool_(bias is not None)
+    return launch, (*arrays, geometry, sizes, make_divisor(below), make_divisor(groups))
 
 
 def _goes_in_pairs(x, out, kernel, geometry):

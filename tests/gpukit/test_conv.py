@@ -12,7 +12,7 @@ from gpukit import conv
 from gpukit._host.arrays import address_of, as_words, device_array_of
 from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda, uint32
-from gpukit.conv import api, columns, cost, depthwise, gemm, short, windows
+from gpukit.conv import apart, api, columns, cost, depthwise, gemm, short, windows
 from gpukit.conv.warpgroups import FORMS, make_swapped_sums
 
 #: Examples of tests that compile a kernel for each: on a GPU that takes seconds.
@@ -518,6 +518,30 @@ def test_sums_of_few_terms(monkeypatch, dtype, weight_shape, how, groups, run, o
     launch, arguments = cost.direct_launch("short", cost.Convolution(*map(as_words, arrays), geometry, groups), 0)
     assert gpukit.trace(launch, *arguments).findings == []
     difference = abs(values(out.copy_to_host()).reshape(exact.shape) - exact)
+    assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(dtype))).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "weight_shape", "how", "groups", "shares"),
+    [
+        (np.float32, (2, 5, 33, 40), (1, 1, 16, 5), {"stride": 16, "padding": 8}, 5, (1, 1, 1)),
+        (np.float32, (3, 21, 13, 17), (2, 21, 1, 1), {"stride": 3}, 1, (8, 1, 2)),
+        (np.float16, (1, 12, 39, 22), (4, 6, 3, 3), {"stride": (3, 4), "padding": 1, "dilation": (2, 1)}, 2, (2, 4, 1)),
+        (BFLOAT16, (2, 3, 57, 25), (3, 1, 9, 9), {"stride": 9, "padding": (0, 4)}, 3, (1, 2, 1)),
+        (np.float32, (70, 40, 1, 2), (1, 40, 1, 2), {}, 1, (4, 1, 8)),
+    ],
+)
+def test_few_out_channels_of_windows_apart(monkeypatch, dtype, shape, weight_shape, how, groups, shares):
+    """With one thread or several to a column of a window, some windows to a thread, and whole images for windows."""
+    how, made = PLAIN | how, weight_shape[0] * groups
+    x, weight, bias = (random(*sizes, dtype=dtype) for sizes in (shape, (made, *weight_shape[1:]), (made,)))
+    exact, size = reference_conv(x, weight, bias, groups, **how)
+    geometry, out = windows.make_geometry(shape[2:], weight_shape[2:], **how), poisoned(*exact.shape, dtype=dtype)
+    arrays = list(map(cuda.to_device, (x, weight, bias, out)))
+    monkeypatch.setattr(cost, "share", lambda *_: apart.Shares(*shares))
+    launch, arguments = cost.direct_launch("apart", cost.Convolution(*map(as_words, arrays), geometry, groups), 0)
+    assert gpukit.trace(launch, *arguments).findings == []
+    difference = abs(values(arrays[3].copy_to_host()).reshape(exact.shape) - exact)
     assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(dtype))).all()
 
 
@@ -1047,6 +1071,11 @@ WRONG = [
         lambda: conv.conv2d(X, np.ones((2, 4, 4, 5), np.float32), algorithm="short"),
         ValueError,
         r"algorithm is 'short'; weight has shape \(2, 4, 4, 5\): a value must have at most 64 terms",
+    ),
+    (
+        lambda: conv.conv2d(X, WEIGHT, algorithm="apart"),
+        ValueError,
+        r"algorithm is 'apart'; weight has shape .*: a group must have at most 4 out channels, and a pixel",
     ),
     (
         lambda: conv.conv2d(X, WEIGHT, stride=(1, 2), algorithm="paired"),
