@@ -6,6 +6,7 @@ Every call of a host function reads its arrays. That goes without the array inte
 import functools
 import math
 from collections.abc import Callable
+from operator import itemgetter
 from types import FunctionType
 from typing import Any
 
@@ -68,9 +69,9 @@ def _make_reader(kind):
     return (lambda array, handle, key: None) if make is None else make(kind)
 
 
-def make_locate(arrays: tuple, handle: int = 0, repeats: bool = False) -> Callable:
-    """Make ``locate(arrays, pointers)``, which finds arrays like these in less time than it takes to make and compare
-    keys.
+def make_locate(arrays: tuple, handle: int = 0, repeats: bool = False, places: tuple | None = None) -> Callable:
+    """Make ``locate(arguments, pointers)``, which finds arrays like these in less time than it takes to make and
+    compare keys.
 
     Parameters
     ----------
@@ -82,10 +83,12 @@ def make_locate(arrays: tuple, handle: int = 0, repeats: bool = False) -> Callab
         It is for repeating a call of a host function on a stream. Addresses, modulo `ALIGNMENT`, must be those of the
         arrays here. The stream must not be captured for a CUDA graph. If it is the default one, it must be the current
         one of the arrays' library too. The current device must be that of now.
+    places : tuple of int, optional
+        Of the arrays among the arguments; unless given, there is nothing else among them.
 
     Returns
     -------
-    function of a tuple of as many arrays, and of a list or a ctypes array that is at least as long
+    function of a tuple of arguments, and of a list or a ctypes array that is at least as long as ``arrays``
         It tells whether each array has the key of the one in its place here, and writes their addresses. It may return
         False for such arrays too, and always does if the arrays are not of one library. After False some addresses may
         have been written. It counts by itself: to make a ``zip`` takes longer than the loop.
@@ -104,7 +107,8 @@ def make_locate(arrays: tuple, handle: int = 0, repeats: bool = False) -> Callab
         return locate_none
     makers = {"torch": _make_torch_locate, "cupy": _make_cupy_locate, "numba": _make_numba_locate}
     keys, pointers = zip(*found, strict=True)
-    locate = makers[library](arrays, keys, [pointer % ALIGNMENT for pointer in pointers], handle, repeats)
+    residues = [pointer % ALIGNMENT for pointer in pointers]
+    locate = makers[library](arrays, keys, residues, handle, repeats, places)
     if not repeats:
         return locate
     here = _only_where(make_is_current(), locate) if has_several_devices() else locate
@@ -132,6 +136,13 @@ def _library_of(kind):
     return "numba" if getattr(kind, "__cuda_ndarray__", False) else ""
 
 
+def _make_pick(places):
+    """Make a function that picks the arrays out of the arguments, as a tuple; None if there is nothing else."""
+    if places is None:
+        return None
+    return itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
+
+
 # -- PyTorch ---------------------------------------------------------------------------------------
 
 
@@ -151,7 +162,7 @@ def _make_torch_reader(tensor):
     return read_torch
 
 
-def _make_torch_locate(tensors, _, residues, handle, repeats):
+def _make_torch_locate(tensors, _, residues, handle, repeats, places):
     """The guard by which ``torch.compile`` knows tensors again compares all that a key has, and more, in one C call.
 
     It is private: a release may be without it.
@@ -164,9 +175,11 @@ def _make_torch_locate(tensors, _, residues, handle, repeats):
         current_stream, device = torch._C._cuda_getCurrentRawStream, tensors[0].get_device()
     except Exception:
         return locate_none
-    follows = repeats and not handle
+    follows, pick = repeats and not handle, _make_pick(places)
 
     def locate(others, pointers):
+        if pick:
+            others = pick(others)
         if not check(*others) or follows and current_stream(device):
             return False
         i = 0
@@ -200,15 +213,17 @@ def _make_cupy_reader(_):
     return read_cupy
 
 
-def _make_cupy_locate(arrays, keys, residues, handle, repeats):
+def _make_cupy_locate(arrays, keys, residues, handle, repeats, places):
     import cupy  # pyright: ignore[reportMissingImports]
 
     current_stream, kind, alone = cupy.cuda.get_current_stream, cupy.ndarray, cupy.cuda.runtime.getDeviceCount() == 1
     # Contiguous arrays of the same shape have the same strides, which take longer to read than this private attribute.
     dense = [getattr(array, "_c_contiguous", False) for array in arrays]
-    expected = [(dtype, shape, strides, device) for _, dtype, shape, strides, device in keys]
+    expected, pick = [(dtype, shape, strides, device) for _, dtype, shape, strides, device in keys], _make_pick(places)
 
     def locate(others, pointers):
+        if pick:
+            others = pick(others)
         stream, i = current_stream(), 0
         if stream.ptr != handle:
             if repeats:
@@ -266,20 +281,20 @@ def _same(*parts):
     return parts
 
 
-def _make_numba_locate(_, keys, residues, handle, repeats):
-    keys = list(map(_same, keys, residues)) if repeats else [_same(*key) for key in keys]
+def _make_numba_locate(_, keys, residues, handle, repeats, places):
+    keys = map(_same, keys, residues) if repeats else [_same(*key) for key in keys]
+    places = range(len(residues)) if places is None else places
+    expected = tuple(zip(range(len(residues)), places, keys, strict=True))
 
     def locate(others, pointers):
-        i = 0
         try:
-            for other in others:
-                key, key_aligned, pointer = other._gpukit_place
+            for i, place, key in expected:
+                own, own_aligned, pointer = others[place]._gpukit_place
                 if repeats:
-                    key = key_aligned
-                if key is not keys[i] and key != keys[i]:
+                    own = own_aligned
+                if own is not key and own != key:
                     return False
                 pointers[i] = pointer
-                i += 1
         except AttributeError:  # an array of another library, or one that was never read
             return False
         return True
