@@ -20,6 +20,7 @@ from typing import Any
 #: When this process began to load what makes code for a GPU.
 LOADED = time.time()
 
+from gpukit._native import bind
 from warpstep import _compilers
 from warpstep.stack import with_room
 
@@ -344,12 +345,18 @@ def numba_driver() -> Any:
     return driver
 
 
-@functools.cache
-def driver_function(name: str) -> Any:
-    """A function of the driver by ctypes: called with ctypes values, it returns the driver's error code, 0 for none.
+def driver_call(name: str, *arguments: int) -> Callable[[], int]:
+    """Prepare a call of a function of the driver with these numbers, handles, and addresses of what the caller keeps
+    alive. It returns the driver's error code, 0 for none.
 
-    A call takes the host less time than one by ``cuda.bindings``, which converts each argument anew.
+    It takes the host less time than one by ``cuda.bindings``, which converts each argument anew.
     """
+    return bind(driver_function(name), *arguments)
+
+
+@functools.cache
+def driver_function(name: str) -> int:
+    """Find the address of a function of the driver."""
     from cuda.bindings import driver
 
     flags = driver.CUdriverProcAddress_flags
@@ -361,13 +368,13 @@ def driver_function(name: str) -> Any:
     error, address, _ = driver.cuGetProcAddress(name.encode(), 12000, int(wanted))
     if error != driver.CUresult.CUDA_SUCCESS:
         raise cuda_api_error()(error, f"the driver has no {name}: {error.name}")
-    return ctypes.CFUNCTYPE(ctypes.c_int)(int(address))
+    return int(address)
 
 
 def make_is_captured(handle: int) -> Callable[[], bool]:
     """Make a function that tells whether a CUDA graph records what is queued in the stream with this handle."""
     status = ctypes.c_int()
-    ask = functools.partial(driver_function("cuStreamIsCapturing"), ctypes.c_void_p(handle), ctypes.byref(status))
+    ask = driver_call("cuStreamIsCapturing", handle, ctypes.addressof(status))
     return lambda: ask() == 0 and status.value != 0
 
 
@@ -388,7 +395,7 @@ def make_is_device(device: int) -> Callable[[], bool]:
 def beside_a_capture():
     """Let this thread allocate memory and load kernels while a stream is captured: otherwise that ends the capture."""
     relaxed = ctypes.c_int(2)
-    exchange = functools.partial(driver_function("cuThreadExchangeStreamCaptureMode"), ctypes.byref(relaxed))
+    exchange = driver_call("cuThreadExchangeStreamCaptureMode", ctypes.addressof(relaxed))
     exchange()
     try:
         yield
@@ -396,22 +403,18 @@ def beside_a_capture():
         exchange()
 
 
-def prepare_call(name: str, *args: Any, keep: Any = None) -> Callable[[], None]:
-    """Prepare a call of the driver, which costs a fraction of one through Numba's; ``keep`` is kept alive with it.
+def prepare_call(name: str, *args: Any, keep: Any) -> Callable[[], None]:
+    """Prepare a call as `driver_call` does, of which an error is raised; ``keep`` is kept alive with it."""
+    call = driver_call(name, *map(int, args))
 
-    Each of ``args`` is a number, or (type, number): ("CUstream", 0).
-    """
-    from cuda.bindings import driver
+    def checked(keep=keep):
+        if code := call():
+            from cuda.bindings import driver
 
-    function, success = getattr(driver, name), driver.CUresult.CUDA_SUCCESS
-    made = tuple(getattr(driver, arg[0])(int(arg[1])) if isinstance(arg, tuple) else arg for arg in args)
-
-    def call(keep=keep):
-        error = function(*made)[0]
-        if error != success:
+            error = driver.CUresult(code)
             raise cuda_api_error()(error, f"Call to {name} results in {error.name}")
 
-    return call
+    return checked
 
 
 def current_gpu() -> Any:

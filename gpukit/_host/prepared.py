@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 
 from gpukit._host.arrays import address_of, as_device_array, check_kind, handle_of
 from gpukit._host.keys import READERS, locate_none, make_locate
-from gpukit._numba import argument_type, compiled_kernel, cuda_api_error, driver_function, dtype_of_type, function_of
+from gpukit._numba import argument_type, compiled_kernel, cuda_api_error, driver_call, dtype_of_type, function_of
 from gpukit.backend import cuda, on_gpu, types
 from warpstep.values import describe, has_attributes, type_name
 
@@ -274,9 +273,7 @@ class _PreparedOnGpu(Prepared):
             ),
         )
         pointers = ctypes.addressof(self._kept[1]), _launchable(compiled, self.name), ctypes.addressof(self._addresses)
-        # Converted now: a pointer object would be converted at each launch.
-        arguments = map(ctypes.c_void_p.from_param, (*pointers, 0))
-        self.start = functools.partial(driver_function("cuLaunchKernelEx"), *arguments)
+        self.start = driver_call("cuLaunchKernelEx", *pointers, 0)
 
     def _take(self, args):
         flat = tuple(_flat(args)) if self._nested else args

@@ -235,10 +235,10 @@ def prepare_copy(target: Any, source: Any, stream: Any) -> Callable:
         return lambda _: target.copy_to_device(source) if to_device else source.copy_to_host(target)
     name = f"cuMemcpy{'H' if from_host else 'D'}to{'D' if to_device else 'H'}Async"
     addresses = [
-        array.ctypes.data if isinstance(array, np.ndarray) else ("CUdeviceptr", array.device_ctypes_pointer.value)
+        array.ctypes.data if isinstance(array, np.ndarray) else array.device_ctypes_pointer.value
         for array in (target, source)
     ]
-    call = prepare_call(name, *addresses, source.nbytes, ("CUstream", stream.handle), keep=(target, source, stream))
+    call = prepare_call(name, *addresses, source.nbytes, stream.handle, keep=(target, source, stream))
     return lambda _: call()
 
 

@@ -321,7 +321,7 @@ def _event_call(name, event, stream):
     """The call that records an event in a stream, or has the stream wait for it."""
     if not on_gpu():
         return partial(event.record if name == "cuEventRecord" else event.wait, stream)
-    pair = ("CUevent", event.handle), ("CUstream", stream.handle)
+    pair = event.handle, stream.handle
     if name == "cuEventRecord":
         return prepare_call(name, *pair, keep=(event, stream))
     return prepare_call(name, *reversed(pair), 0, keep=(event, stream))
@@ -350,7 +350,7 @@ def _check_cost(
 
 
 def _bring(context):
-    return prepare_call("cuCtxSetCurrent", ("CUcontext", context.handle), keep=context)
+    return prepare_call("cuCtxSetCurrent", context.handle, keep=context)
 
 
 def _queue(program, crosses):

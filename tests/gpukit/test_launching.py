@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gpukit
-from gpukit import launching
+from gpukit import _native, launching
 from gpukit._host import prepared
 from gpukit._host.arrays import stream_of
 from gpukit._host.transfers import Output, to_device
@@ -269,7 +269,8 @@ def test_one_call_is_repeated_twice():
         np.testing.assert_array_equal(array.copy_to_host(), 2 * x.copy_to_host())
 
 
-def test_what_the_driver_is_passed(monkeypatch):
+@pytest.mark.parametrize("compiles", [True, False])
+def test_what_the_driver_is_passed(monkeypatch, compiles):
     """A driver that stands in for the GPU's decodes the configuration, and the parameters as a kernel reads them."""
     launches, codes = [], [0, 201, 0, 700]
 
@@ -293,11 +294,13 @@ def test_what_the_driver_is_passed(monkeypatch):
     compiled = SimpleNamespace(
         debug=False, extensions=[], cooperative=True, argument_types=(float64[:, ::1], int32, float64, types.complex128)
     )
-    by_address = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.cast(driver, pointer).value)
+    address = ctypes.cast(driver, pointer).value or 0
+    if not compiles:
+        monkeypatch.setattr(_native, "_make_maker", lambda count: None)
     for name, value in {
         "on_gpu": lambda: True,
         "compiled_kernel": lambda launch, args: compiled,
-        "driver_function": lambda name: by_address,
+        "driver_call": lambda name, *arguments: _native.bind(address, *arguments),
         "_launchable": lambda compiled, name: 77,
         "_raise": refuse,
     }.items():
