@@ -94,11 +94,10 @@ def call(plan: Callable, inputs: tuple, out=None, stream=None, settings: tuple =
     except Exception:  # a setting cannot be hashed, or an argument is not what it must be
         pass
     if latest is not None:
-        (recorded, known), i = latest, 0
-        for setting in known:
-            if setting is not settings[i]:
+        recorded, exact = latest
+        for i, setting in exact:
+            if settings[i] is not setting:
                 break
-            i += 1
         else:
             locate, pointers = recorded.locate, [*recorded.blank]
             if locate(inputs if out is None else (*inputs, out), pointers) and (

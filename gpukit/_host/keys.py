@@ -16,7 +16,16 @@ from gpukit._host.arrays import has_several_devices, make_is_current
 from gpukit._numba import make_is_captured
 from gpukit.backend import on_gpu
 
-__all__ = ["ALIGNMENT", "READERS", "array_key", "layout_of", "locate_none", "make_locate", "settings_key"]
+__all__ = [
+    "ALIGNMENT",
+    "READERS",
+    "array_key",
+    "exact_settings",
+    "layout_of",
+    "locate_none",
+    "make_locate",
+    "settings_key",
+]
 
 
 #: Bytes to which the alignment of an array decides the launches of a call.
@@ -175,7 +184,7 @@ def _make_torch_locate(tensors, _, residues, handle, repeats, places):
         current_stream, device = torch._C._cuda_getCurrentRawStream, tensors[0].get_device()
     except Exception:
         return locate_none
-    follows, pick = repeats and not handle, _make_pick(places)
+    follows, pick, address = repeats and not handle, _make_pick(places), type(tensors[0]).data_ptr
 
     def locate(others, pointers):
         if pick:
@@ -184,7 +193,7 @@ def _make_torch_locate(tensors, _, residues, handle, repeats, places):
             return False
         i = 0
         for other in others:
-            pointer = other.data_ptr()
+            pointer = address(other)
             if not pointer or repeats and pointer % ALIGNMENT != residues[i]:
                 return False
             pointers[i] = pointer
@@ -345,6 +354,11 @@ def settings_key(settings: tuple) -> tuple[Any, bool]:
         signs = tuple([math.copysign(1, value) for value in flat if type(value) is float])
         return (settings, kinds, signs), True
     return tuple(map(_exactly, settings)), all(map(_is_constant, settings))
+
+
+def exact_settings(settings: tuple) -> tuple:
+    """Return (position, value) of the settings that can equal others that are not the same, as in `settings_key`."""
+    return tuple((i, value) for i, value in enumerate(settings) if isinstance(value, int | float | tuple))
 
 
 def _exactly(value):

@@ -8,7 +8,7 @@ from threading import get_ident
 from typing import Any
 
 from gpukit._host.arrays import address_of, as_device_array, handle_of, span, stream_of
-from gpukit._host.keys import ALIGNMENT, READERS, make_locate, settings_key
+from gpukit._host.keys import ALIGNMENT, READERS, exact_settings, make_locate, settings_key
 from gpukit._host.new_arrays import make_like
 from gpukit._host.work_memory import Buffers, WorkMemory, state_of
 from gpukit._numba import PER_THREAD_DEFAULT_STREAM
@@ -90,8 +90,8 @@ class RecordedCall:
         arrays = [*map(as_device_array, inputs), *outputs]
         starts, spans = [address_of(array) for array in arrays], [span(array) for array in arrays]
         *reaches, (low, high) = [(low - at, high - at) for (low, high), at in zip(spans, starts, strict=True)]
-        #: Of each input: it overlaps the last output if it begins between these numbers of bytes after that.
-        self.reach = [(low - own_high, high - own_low) for own_low, own_high in reaches]
+        #: (i, low, high): input i overlaps the last output if it begins between so many bytes after that.
+        self.reach = [(i, low - own_high, high - own_low) for i, (own_low, own_high) in enumerate(reaches)]
         used, kept = self._bind(prepared, starts, spans)
         self.moves = bool(self.places or self.maps)
         self.own = slice(len(arrays))
@@ -184,11 +184,10 @@ class RecordedCall:
 
     def overlaps(self, pointers):
         """Whether the output, which is the last pointer, shares memory with an input."""
-        i, out = 0, pointers[-1]
-        for least, most in self.reach:
+        out = pointers[-1]
+        for i, least, most in self.reach:
             if least < pointers[i] - out < most:
                 return True
-            i += 1
         return False
 
     def find_work(self):
@@ -275,8 +274,8 @@ class LaunchCache:
         By planner, queue, whether the result is new, number of inputs, `settings_key`, and the keys of the arrays.
     latest : dict
         By the same, but with the settings as they are, and for the arrays the size of the first: (the latest call, its
-        settings). It stands for calls with these very objects, since equal settings need not be the same. A call
-        usually has them: defaults, small ints, constants of the caller. And its arrays usually are alike.
+        `exact_settings`). It stands for calls with these very objects. A call usually has them: defaults, small ints,
+        constants of the caller. And its arrays usually are alike.
     """
 
     def __init__(self, max_calls: int = 1024):
@@ -329,7 +328,7 @@ class LaunchCache:
         if recorded is not None and constant and apart:
             if len(self.latest) >= self.max_calls:
                 self.latest.clear()
-            self.latest[kind] = recorded, kind[-1]
+            self.latest[kind] = recorded, exact_settings(kind[-1])
         return recorded, key, pointers
 
     def touch(self, key):
