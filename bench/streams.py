@@ -3,15 +3,18 @@
 How fast is each part alone, what does overlap gain, and what does a launch cost the host?
 """
 
+import ctypes
 import statistics
 import time
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numba.cuda import float32
 
 from bench import common
 from gpukit import launching, resize, results, streams, timing
+from gpukit._numba import driver_function
 from gpukit.backend import cuda, on_gpu
 from gpukit.intrinsics import globaltimer
 from gpukit.streams import measure
@@ -312,8 +315,9 @@ def measure_launches(libraries, report=print):
         first, median, third = statistics.quantiles(samples, n=4)
         report(f"  {name:44} {median * 1e6:7.2f} us")
         further = {"spread": (third - first) / median, "n": len(samples)}
-        # Replaying a graph is no launch of a kernel with arguments of its own, and stands for itself.
-        case = "graph replay" if "graph" in name else "launch"
+        # Replaying a graph is no launch of a kernel with arguments of its own, and stands for itself; so does the
+        # driver's part of a launch, with all that it is passed made ready.
+        case = "graph replay" if "graph" in name else "driver" if name.startswith("cuLaunchKernel") else "launch"
         records.append(_record(case, name, (n,), "float32", median, **further))
     return records, right
 
@@ -347,8 +351,11 @@ def _our_forms(arrays, n):
 
 
 def _core_forms(bound, arguments, grid, block):
-    """Return a CUDA graph of one launch and of twenty, and the compiled kernel launched by ``cuda.core``, on a GPU."""
+    """Return a CUDA graph of one launch and of twenty, and the compiled kernel launched by ``cuda.core`` and by the
+    driver's function alone, on a GPU.
+    """
     from cuda import core
+    from cuda.bindings import driver
 
     forms, here = {}, core.Device()
     here.set_current()
@@ -367,6 +374,14 @@ def _core_forms(bound, arguments, grid, block):
     for type_, value in zip(compiled.argument_types, arguments, strict=True):
         compiled._prepare_args(type_, value, stream, [], packed)
     forms["cuda.core.launch, arguments packed before"] = (lambda: core.launch(stream, config, kernel, *packed), 1)
+    cells = [ctypes.c_uint64(value) if isinstance(value, int) else value for value in packed]
+    parameters = (ctypes.c_void_p * len(cells))(*map(ctypes.addressof, cells))
+    _, function = driver.cuKernelGetFunction(kernel.handle)
+    passed = int(function), grid, 1, 1, block, 1, 1, 0, 0, ctypes.addressof(parameters), 0
+    launch = ctypes.CFUNCTYPE(ctypes.c_int)(driver_function("cuLaunchKernel"))
+    bare: Any = partial(launch, *map(ctypes.c_void_p.from_param, passed))
+    bare.keeps = cells, parameters
+    forms["cuLaunchKernel by ctypes, arguments packed before"] = (bare, 1)
     return forms
 
 
