@@ -625,7 +625,7 @@ def test_graphs_of_pytorch_record_calls(name, warm):
         with torch.cuda.stream(s):
             ours(x)
     torch.cuda.synchronize()
-    with torch.cuda.graph(graph, stream=s):
+    with cuda.defer_cleanup(), torch.cuda.graph(graph, stream=s):  # to free memory would end the capture
         y = x * 1
         found = ours(y), ours(y, stream=torch.cuda.current_stream())
     for turn in range(3):
@@ -658,7 +658,7 @@ def test_calls_that_no_graph_can_record_say_so():
     }
     for message, make in refused.items():
         y = torch.zeros(10, device="cuda")
-        with torch.cuda.graph(graph, stream=s):
+        with cuda.defer_cleanup(), torch.cuda.graph(graph, stream=s):
             y += 1
             with pytest.raises(RuntimeError, match=message):
                 make()
@@ -790,7 +790,7 @@ def test_parameters_are_tensors_where_no_gradient_is_asked_for(cache):
                 torch.testing.assert_close(out.detach(), expected)
     assert len(cache.calls) == 2
     graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph):
+    with cuda.defer_cleanup(), torch.no_grad(), torch.cuda.graph(graph):
         got = matmul.matmul(x, weight)
     with torch.no_grad():
         x.fill_(1)
