@@ -9,6 +9,7 @@ They compile at the same time; while one of them measures, all others wait.
 
 import contextlib
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,7 +25,16 @@ from gpukit import results, timing
 from gpukit.backend import cuda
 from warpstep.report.table import Table
 
-__all__ = ["add_options", "distribution", "measure", "measure_part", "ratios_of", "run"]
+__all__ = [
+    "add_options",
+    "call_times",
+    "distribution",
+    "measure",
+    "measure_in_child",
+    "measure_part",
+    "ratios_of",
+    "run",
+]
 
 #: Repetitions of each function for the device's time; and for a call, and calls of one repetition.
 REPEAT, CALLS, CALL_REPEAT = 7, 5, 7
@@ -32,6 +42,8 @@ REPEAT, CALLS, CALL_REPEAT = 7, 5, 7
 #: would last two milliseconds otherwise, in which the processor may change its clock.
 SHORT, SHORT_REPEAT = 15e-6, 25
 SHORT_CALL, SHORT_CALL_REPEAT = 100e-6, 41
+#: Seconds from which on a repetition is one call, and there are few: a library can take seconds where gpukit does not.
+LONG_CALL, LONG_CALL_REPEAT = 20e-3, 3
 LOWEST = 10
 #: Processes, unless more are asked for.
 MAX_JOBS = 8
@@ -91,7 +103,7 @@ def measure(problem: Problem, rng: np.random.Generator, lock: str = os.devnull) 
         device = timing.bench_many(runs, repeat=REPEAT, warmup=0.001)
         if device["gpukit"].median < SHORT:
             device = timing.bench_many(runs, repeat=SHORT_REPEAT, warmup=0)
-        call = {name: timing.Timing(tuple(samples), name, "cpu", CALLS) for name, samples in _call_times(runs).items()}
+        call = call_times(runs)
     what = problem.shape, problem.dtype
     records = [
         results.of_timing("any", case, name, *what, timed, problem=problem.settings)
@@ -132,25 +144,27 @@ def measure_part(part: int, jobs: int, drawn: list, stop: float | None, lock: st
         _child.answer([i, records, right])
 
 
-def _call_times(runs: dict[str, Callable]) -> dict[str, list[float]]:
+def call_times(runs: dict[str, Callable]) -> dict[str, timing.Timing]:
     """Time calls with the wait for their results, in turns, every second one in the opposite order."""
-    first = [_seconds_of_calls(run) for run in runs.values()]  # not counted
-    repeat = SHORT_CALL_REPEAT if min(first) < SHORT_CALL else CALL_REPEAT
+    first = [_seconds_of_calls(run, 1) for run in runs.values()]  # not counted
+    repeat, calls = SHORT_CALL_REPEAT if min(first) < SHORT_CALL else CALL_REPEAT, CALLS
+    if max(first) > LONG_CALL:
+        repeat, calls = LONG_CALL_REPEAT, 1
     samples: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(repeat):
         for name in runs if turn % 2 else reversed(runs):
-            samples[name].append(_seconds_of_calls(runs[name]))
-    return samples
+            samples[name].append(_seconds_of_calls(runs[name], calls))
+    return {name: timing.Timing(tuple(of_run), name, "cpu", calls) for name, of_run in samples.items()}
 
 
-def _seconds_of_calls(run: Callable) -> float:
+def _seconds_of_calls(run: Callable, calls: int) -> float:
     run()  # not counted: the function before it has filled the processor's caches
     cuda.synchronize()
     began = time.perf_counter()
-    for _ in range(CALLS):
+    for _ in range(calls):
         run()
         cuda.synchronize()
-    return (time.perf_counter() - began) / CALLS
+    return (time.perf_counter() - began) / calls
 
 
 def run(options) -> int:
@@ -165,7 +179,7 @@ def run(options) -> int:
     found: dict[int, list] = {}
     with tempfile.NamedTemporaryFile() as lock, ThreadPoolExecutor(options.jobs) as pool:
         parts = [
-            pool.submit(_measure_in_child, found, part, options.jobs, drawn, stop, lock.name)
+            pool.submit(measure_in_child, found, part, options.jobs, drawn, stop, lock.name)
             for part in range(options.jobs)
         ]
         try:
@@ -181,11 +195,16 @@ def run(options) -> int:
     return int(not (all_right and all(right for *_, right in answers)))
 
 
-def _measure_in_child(found: dict[int, list], part: int, *arguments: Any) -> bool:
+def measure_in_child(found: dict[int, list], part: int, jobs: int, drawn: list, *arguments: Any) -> bool:
     """Put the answers of one part of the problems into ``found``; return whether its process ended as it should."""
     report = partial(found.__setitem__, part)
-    child = _child.run(measure_part, part, *arguments, patience=PATIENCE, capture=False, report=report)
+    child = _child.run(measure_part, part, jobs, drawn, *arguments, patience=PATIENCE, capture=False, report=report)
     found[part] = child.answers
+    left = problems_of(*drawn)[part::jobs][len(child.answers) :]
+    if left and child.status not in (0, -signal.SIGINT):
+        problem, *after = left
+        how = "gave no answer for too long" if child.timed_out else f"ended with status {child.status}"
+        print(f"  A process {how}, and {len(after)} problems after this one are left out: {problem}", flush=True)
     return child.status == 0
 
 

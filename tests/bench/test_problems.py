@@ -1,11 +1,13 @@
 """`bench.problems` and ``gpukit bench any``: random problems for gpukit's functions, small enough for the emulator."""
 
 import json
+import time
 
 import numpy as np
 import pytest
 
 from bench import any as bench_any
+from bench._child import Child
 from bench.problems import FUNCTIONS, KEPT, Problem, draw
 from gpukit import results
 
@@ -78,6 +80,33 @@ def test_processes_share_the_problems(monkeypatch, tmp_path):
     answers = [json.loads(line)[1] for line in (tmp_path / "answers").read_text().splitlines()]
     expected = [[i, [], False] if p.function == "reduce" else [i, [str(p)], True] for i, p in enumerate(problems)]
     assert sorted(answers) == expected
+
+
+@pytest.mark.parametrize("timed_out", [True, False])
+def test_a_process_that_ends_early_is_reported_with_its_problem(monkeypatch, capsys, timed_out):
+    drawn, found = [[3], 6, ["resize", "reduce"]], {}
+    ended = Child([[1, [], True]], "", -9, timed_out)
+    monkeypatch.setattr(bench_any._child, "run", lambda *_, report, **__: report([[1, [], True]]) or ended)
+    assert not bench_any.measure_in_child(found, 1, 2, drawn, None, "lock")
+    left = bench_any.problems_of(*drawn)[3::2]
+    said = capsys.readouterr().out
+    assert found == {1: ended.answers} and str(left[0]) in said and f"{len(left) - 1} problems after" in said
+    assert ("no answer" in said) == timed_out
+
+
+def test_a_slow_library_is_called_a_few_times():
+    """PyTorch scans some problems in seconds, and a process must answer within a minute."""
+    calls = dict.fromkeys(("slow", "fast"), 0)
+
+    def count(name, seconds):
+        calls[name] += 1
+        time.sleep(seconds)
+
+    runs = {"slow": lambda: count("slow", 1.2 * bench_any.LONG_CALL), "fast": lambda: count("fast", 0)}
+    timings = bench_any.call_times(runs)
+    assert calls["slow"] <= 8 and timings["slow"].median > bench_any.LONG_CALL > timings["fast"].median
+    bench_any.call_times({"fast": runs["fast"]})
+    assert calls["fast"] > 8 + bench_any.CALLS * bench_any.CALL_REPEAT
 
 
 def test_seeds_draw_as_each_would_alone():
