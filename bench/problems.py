@@ -115,6 +115,22 @@ KEPT: tuple[tuple[str, dict[str, Any]], ...] = (
     ("conv2d", {"x": [13, 192, 67, 101], "weight": [2, 1, 1], "stride": 3}),
     ("matmul", {"lead": [[], []], "mnk": [1, 3, 802], "dtype": "float64", "layout": "NT"}),
     ("matmul", {"lead": [[], []], "mnk": [1, 11280, 8], "dtype": "bfloat16", "layout": "TT"}),
+    ("matmul", {"lead": [[64], []], "mnk": [238, 2374, 1], "dtype": "float64", "layout": "TT"}),
+    ("matmul", {"lead": [[], []], "mnk": [6165, 16, 2274], "dtype": "float64", "layout": "TT"}),
+    ("matmul", {"lead": [[], []], "mnk": [28, 4096, 4096], "dtype": "float64", "layout": "NN"}),
+    ("matmul", {"lead": [[68], [68]], "mnk": [1364, 621, 13], "dtype": "float16", "layout": "NT"}),
+    ("matmul", {"lead": [[4, 13], [4, 13]], "mnk": [1, 40, 1], "dtype": "bfloat16", "layout": "NH"}),
+    ("matmul", {"lead": [[420], []], "mnk": [1, 3117, 62], "dtype": "bfloat16", "layout": "NN"}),
+    ("matmul", {"lead": [[], []], "mnk": [72, 1016, 44], "dtype": "bfloat16", "layout": "NT"}),
+    ("matmul", {"lead": [[], []], "mnk": [192, 8, 536], "dtype": "bfloat16", "layout": "TN"}),
+    ("matmul", {"lead": [[8], []], "mnk": [8, 6536, 2216], "dtype": "bfloat16", "layout": "TN"}),
+    ("matmul", {"lead": [[], []], "mnk": [1609, 968, 633], "dtype": "float32", "layout": "NT"}),
+    ("matmul", {"lead": [[], []], "mnk": [22, 4096, 14336], "dtype": "float32", "layout": "NT"}),
+    ("scan", {"shape": [271, 31], "axis": 0, "op": "sum", "dtype": "uint8"}),
+    ("scan", {"shape": [1, 3, 369], "axis": 2, "op": "sum", "dtype": "int64"}),
+    ("scan", {"shape": [1, 1, 8, 2], "axis": 0, "op": "sum", "dtype": "float32"}),
+    ("reduce", {"shape": [2, 2, 341, 4], "axis": [0, 1, 2, 3], "op": "mean", "dtype": "float32", "layout": "step"}),
+    ("transpose", {"shape": [74, 152_984], "dtype": "int64", "layout": "C"}),
 )
 
 
