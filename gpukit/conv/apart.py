@@ -55,7 +55,7 @@ def takes_apart(x_shape: tuple, weight_shape: tuple, geometry: Geometry, groups:
     (taps, positions), outs = geometry.counts, weight_shape[0] // groups
     few = outs <= MAX_APART_OUTS and geometry.kernel_w.value <= MAX_APART_COLUMNS and not geometry.is_image
     fits = prod(x_shape) < 2**32 and x_shape[0] * weight_shape[0] * positions < 2**31
-    return few and fits and positions * taps <= FEW_WINDOWS * int(geometry.pixels.value)
+    return bool(few and fits and positions * taps <= FEW_WINDOWS * int(geometry.pixels.value))
 
 
 def share(images: int, channels: int, outs: int, geometry: Geometry, multiprocessors: int) -> Shares:
