@@ -232,7 +232,7 @@ SLICE, SLICE_BYTES = 1.0, 8e4
 LINES, MAX_SHARE = 1.1e5, 2.0
 #: Microseconds of a row of a tile that threads copy, by the elements that one copies at a time.
 LOAD = {8: 0.001, 4: 0.005, 2: 0.005, 1: 0.0085}
-#: How many times as long as its share of a busy multiprocessor's time a step of them takes a block that is alone.
+#: A step of a block whose threads copy takes at least so many times its work if the block is alone.
 LOAD_ALONE = 1.3
 #: Microseconds of a row of a tile that lies outside of its matrix, and is filled with zeros.
 ZERO = 0.003
@@ -245,8 +245,8 @@ STREAM, STREAM_ALONE = 3.3e6, 5.2e4
 #: That of operands whose rows begin at multiples of a line, and lie along K.
 ALIGNED = Access()
 #: Rows of a multiple of so many elements are stored by 16 bytes. If others are stored: elements per microsecond, and,
-#: by groups of warps, microseconds of a launch. Elements per microsecond of tiles for a small K, and of those in which
-#: a warp has more than 16 rows, or all warps the same columns and other tiles the rest of their rows.
+#: by groups of warps, microseconds of a launch. Elements per microsecond of tiles for a small K; and of those whose
+#: warps have more than 16 rows, or all lie below one another while other tiles have the rest of their rows.
 WIDE_STORE, NARROW_STORES, NARROW_GROUPS = 8, 1.2e4, 1.3
 SHALLOW_STORES, BELOW_STORES = 1.4e4, 7e3
 #: What of the time is added if the rows of b are not aligned, so that they are copied element by element; less for a
@@ -451,7 +451,8 @@ def predicted_time(m: int, n: int, k: int, batch: int = 1, dtype: DTypeLike = np
     dtype = check_dtype("dtype", dtype, (np.float32, np.float16, np.float64))
     if dtype == np.float16:
         return tensor_time(m, n, 2 * max(k, 1), batch, device.MULTIPROCESSOR_COUNT, half_kind())
-    speeds = DOUBLE_SPEEDS if dtype == np.float64 else SPEEDS
+    limit = device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+    speeds = _double_speeds_for(True, True, limit) if dtype == np.float64 else SPEEDS
     return min(predict(speed, m, n, k, batch, 1, device.MULTIPROCESSOR_COUNT) for speed in speeds)
 
 
