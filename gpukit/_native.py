@@ -1,7 +1,7 @@
-"""Calls of C functions with fixed arguments: a repeated launch is one, and its cost on the host is that of the call.
+"""Call C functions with fixed arguments: a repeated launch is such a call, and costs the host hardly more than that.
 
-ctypes describes the arguments anew at each call, which takes a tenth of a launch. So the call is compiled, by the LLVM
-that Numba brings, into what Python takes for a built-in function.
+ctypes converts the arguments anew at each call, which takes a tenth of a launch. So the call is compiled, by the LLVM
+that Numba brings, to a built-in function of Python. Where that is impossible, ctypes makes the call.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ _NO_ARGUMENTS = 4  # METH_NOARGS
 
 
 def bind(function: int, *arguments: int) -> Callable[[], int]:
-    """Make a function that calls a C function with these arguments, and returns its int. Other threads run meanwhile.
+    """Make a function that calls a C function with these arguments, without the GIL, and returns its int.
 
     Parameters
     ----------
@@ -50,12 +50,14 @@ class _Method(ctypes.Structure):
 
 @functools.cache
 def _make_maker(count: int) -> Callable[[bytes], Any] | None:
-    """Make what binds so many arguments, and a function's address, in bytes; None if there can be no machine code."""
+    """Make the function that binds so many arguments, given in bytes after a C function's address; None where there can
+    be no machine code.
+    """
     try:
         method = _Method(b"call", _compile(count), _NO_ARGUMENTS, None)
         prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
         new = prototype(("PyCFunction_NewEx", ctypes.pythonapi))
-    except Exception:  # another llvmlite, or a system that lets no program make machine code
+    except Exception:  # another llvmlite or Python; where no memory may be executable, Numba is not imported
         return None
     _keep(method)
     return lambda block: new(ctypes.addressof(method), block, None)
@@ -89,5 +91,5 @@ def _compile(count):
 
 
 def _keep(thing):
-    """Keep what functions refer to for good: they can outlive this module, at the end of the process."""
+    """Keep what built-in functions refer to alive for good: at the end of the process they can outlive this module."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

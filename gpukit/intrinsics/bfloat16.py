@@ -14,7 +14,7 @@ def float_of(bits):
 
 
 def bfloat16_of(x):
-    """The bits of the bfloat16 nearest to a float32, the even one of two."""
+    """Return the bits of the bfloat16 nearest to a float32, the even one of two."""
     raise TypeError("bfloat16_of is for kernels: call it from a function under cuda.jit")
 
 

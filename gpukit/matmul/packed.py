@@ -37,13 +37,13 @@ LAUNCH, STEP, MAX_STEPS, MILLION_THREADS, MILLION_STEPS = 6.0, 0.045, 300, 8.0, 
 MEGABYTE = {2: 0.65, 4: 0.22, 8: 0.22}
 #: The most columns of ``b`` for many rows. A larger K is for results of a few elements.
 MAX_TALL, MAX_K, MAX_DEEP = 16, 4096, 128
-#: The largest matrices that are multiplied by vectors, those of short elements, and K by those of other sizes, along K
-#: and across it; the fewest elements of short ones along K, and results of others.
+#: Matrices by vectors: the most elements of small matrices, and of those of 2 bytes an element; the largest K of other
+#: matrices along K, and across it; the fewest elements of these along K, and the fewest results of the rest.
 MAX_MATRIX, MAX_SHORT, MAX_ALONG, MAX_ACROSS, MIN_ALONG, MIN_RESULTS = 1 << 12, 1 << 11, 64, 16, 1 << 16, 1 << 12
-#: The fewest elements of many small matrices along K: fewer have a block each.
+#: The fewest elements of all small matrices along K: with fewer, each matrix has a block.
 MIN_SMALL = 1 << 17
-#: Elements of 4 or 8 bytes across a larger K have a block for each matrix instead, unless there are more of these than
-#: so many, with at most as many elements.
+#: Across a K larger than this, small matrices of 4 or 8 bytes an element have a block each too, unless there are more
+#: than so many of them, with at most as many elements each.
 FEW_K, MANY_TINY = 64, 1 << 10
 
 

@@ -39,8 +39,8 @@ RESIDENT = 4
 #: Blocks that a multiprocessor should have, and the least elements of K in a part.
 BLOCKS, MIN_ACROSS, MIN_ALONG = 3, 256, 4096
 #: Up to this K a warp of `along` has a row of its own; up to the second one if there are rows enough. For longer ones a
-#: block has it. Of a few rows, up to eight for each multiprocessor, half a block has one that is longer than this and
-#: than a warp loads at once.
+#: block has it. Where there are few rows, up to eight for each multiprocessor, half a block has one that is longer
+#: than the third, and than a warp loads at once.
 MAX_WARP_K, MAX_LONG_K, MIN_HALF_K = 2048, 8192, 256
 #: Up to this K, and to so many rounds of loads, all blocks of `across` have whole columns: to add up parts takes 1 us.
 MAX_WHOLE_K, MAX_ROUNDS = 512, 4

@@ -14,8 +14,8 @@ __all__ = ["Launch", "choose"]
 #: Threads of a block, and the bytes that a thread holds.
 THREADS = 256
 HELD = 128
-#: Threads of a block that scans a row alone, at most, and of a multiprocessor up to which each has as few elements as
-#: it can: less code is fetched sooner, and fewer scans of warps follow one another.
+#: Threads of a block that scans a row alone, at most, and threads per multiprocessor up to which each has as few
+#: elements as possible: its code is shorter, and it scans fewer rounds one after the other.
 MAX_ALONE, FEW_THREADS = 512, 1024
 #: Tiles per multiprocessor up to which they are half as large: more multiprocessors share the work.
 FEW = 2
@@ -25,7 +25,8 @@ OTHER_SHARED = 2048
 MAX_VECTOR = 4
 #: Rounds of a lane in ``groups`` at most; and from so many on a block is faster if it has at most a quarter of them.
 GROUP_ROUNDS, LONG_ROUNDS = 8, 8
-#: Rows that a thread of ``columns`` has in flight, and threads per multiprocessor that share the rows.
+#: Rows that a thread of ``columns`` or ``stripes`` has in flight, at most, and one of ``stripes`` at least; threads of
+#: ``columns`` per multiprocessor that share the rows.
 COLUMN_LOADS, MIN_LOADS = 8, 4
 COLUMN_THREADS = 1024
 #: Rows of a share at least. Up to so many shares, each adds up the amounts of those before it; ``offsets`` does so for
@@ -36,8 +37,8 @@ MIN_ROWS, MAX_SHARES, OFFSET_THREADS = 64, 32, 1024
 #: columns in so few accesses, whose rows the threads of ``columns`` do not read as neighbours, it takes any number.
 STRIPE_THREADS, STRIPE_COLUMNS, STRIPE_TILES, STRIPE_BYTES, MIN_STRIPE_ROWS = 512, WARP, 2, 32 << 20, 32
 STRIPE_NARROW = 4
-#: Accesses to a row of the blocks of ``stripes``, at least, unless it has fewer; where there are more blocks than
-#: multiprocessors, they read whole sectors.
+#: Accesses of a block of ``stripes`` to a row, at least, unless the row has fewer. Where there are more blocks than
+#: multiprocessors, they cover a sector.
 MIN_WIDTH = 4
 
 

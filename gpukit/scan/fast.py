@@ -514,7 +514,7 @@ def count_words(operation, rows: int, tiles: int) -> int:
 def make_columns(operation, vector, loads, once, exclusive, part):
     """Make the kernel ``columns``: a thread goes down ``rows`` rows of ``vector`` columns, ``loads`` rows at a time.
 
-    With ``once`` there are no more than that.
+    With ``once`` there are no more rows than that. ``divisor`` divides by the accesses to a row.
 
     ``part`` is "all" where the rows are not shared, else "amounts" for the kernel that finds what each share of rows
     amounts to. The kernel of "scan" scans a share and begins with what those before it amount to; that of "rest" reads
@@ -618,13 +618,13 @@ def make_offsets(operation, threads, loads):
 
 @functools.cache
 def make_stripes(operation, vector, threads, columns, loads, exclusive):
-    """Make the kernel ``stripes``: a block scans ``2**wide * vector`` columns, and its threads share their rows.
+    """Make the kernel ``stripes``: a block of ``2**high`` warps shares the rows of ``2**wide * vector`` columns.
 
     It has at most so many ``threads`` and ``columns``.
 
     A thread holds ``loads`` rows of ``vector`` columns in registers. The totals of threads that hold the same columns
-    are scanned across the warp, then across the block. ``across`` blocks take the columns of one index of the outer
-    axis.
+    are scanned across the warp, then across the block. ``across``, a Divisor, is the number of blocks that take the
+    columns of one index of the outer axis.
     """
     combine, accumulator, identity = operation.combine, operation.accumulator, operation.identity
     load, write = make_load(vector), _make_write(operation, vector, exclusive)
