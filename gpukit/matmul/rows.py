@@ -103,6 +103,15 @@ def make_store_rows(element, columns, wide, fours=False, moves=False):
                 if row + r < m and col + c < n:
                     out[(start + row + r) * n + col + c] = held[j]
 
+    if wide:
+        return store_wide
+    return make_store_fours(element, columns, moves) if fours and size == 2 else store_narrow
+
+
+@functools.cache
+def make_store_fours(element, columns, moves):
+    """Make `make_store_rows`'s device function for elements of 2 bytes, stored by four in rows that begin anywhere."""
+    across, place_of = rows_columns(element, columns), make_place(moves)
     per_row, slots, ends = across // FOUR, 2 * FOUR, WARP_ROWS // FOUR
     four_rows = 32 // per_row
     turns, stride = max(1, FOUR // four_rows), max(FOUR, four_rows)
@@ -122,7 +131,7 @@ def make_store_rows(element, columns, wide, fours=False, moves=False):
             c = uint32(place + -uint32(at) % uint32(FOUR))
             is_whole = uint32(c + uint32(FOUR)) <= left
             source, at = c if is_whole else place, at + uint64(c)
-            for i in range(rounds):  # the loads overlap, as above
+            for i in range(rounds):  # the loads overlap, as those of single elements
                 p = uint32(first + place_of(uint32(r + uint32(stride * i))))
                 for e in range(FOUR):
                     fours[i, e] = rows[p, uint32(source + uint32(e))]
@@ -148,9 +157,7 @@ def make_store_rows(element, columns, wide, fours=False, moves=False):
                 out[at] = singles[i]
             at += uint64(FOUR) * n
 
-    if wide:
-        return store_wide
-    return store_fours if fours and size == 2 else store_narrow
+    return store_fours
 
 
 @functools.cache
