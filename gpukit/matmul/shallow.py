@@ -176,8 +176,7 @@ def make_fetch(lines, along, width, words, run):
     A lane with t = lane % 4 holds ``run`` neighbours along K from t run on, then those 4 run further on. With
     g = lane // 4 it holds row g of each eight, or as many neighbours as an access loads across K.
     """
-    load_words, beside = make_load_words(width), 1 if along else width
-    groups = lines // beside
+    beside = 1 if along else width
 
     @cuda.jit(device=True, forceinline=True)
     def place_of(line, g):
@@ -187,6 +186,16 @@ def make_fetch(lines, along, width, words, run):
     def k_of(i, t):
         """Where word i of a lane lies along K."""
         return uint32(2 * i // run * 4 * run + 2 * i % run) + t * uint32(run)
+
+    if width == 1:
+        return make_fetch_pairs(lines, along, words, place_of, k_of), place_of
+    make = make_fetch_along if along else make_fetch_across
+    return make(lines, width, words, place_of, k_of), place_of
+
+
+@functools.cache
+def make_fetch_pairs(lines, along, words, place_of, k_of):
+    """Make the device function by which a lane loads single elements, two for each word."""
 
     @cuda.jit(device=True, forceinline=True)
     def fetch_pairs(held, matrix, start, corner, g, t, first, size, k, pitch):
@@ -211,6 +220,14 @@ def make_fetch(lines, along, width, words, run):
             for line in range(lines):
                 held[line, i] = byte_perm(uint32(found[line, i, 0]), uint32(found[line, i, 1]), pick)
 
+    return fetch_pairs
+
+
+@functools.cache
+def make_fetch_along(lines, width, words, place_of, k_of):
+    """Make the device function by which a lane loads ``width`` neighbours along K at a time."""
+    load_words = make_load_words(width)
+
     @cuda.jit(device=True, forceinline=True)
     def fetch_along(held, matrix, start, corner, g, t, first, size, k, pitch):
         end, half = uint32(size - uint32(1)), uint32(pitch >> uint32(1))
@@ -228,6 +245,16 @@ def make_fetch(lines, along, width, words, run):
                 for j in range(width // 2):
                     held[line, i + j] = held[line, i + j] if inside else uint32(0)
 
+    return fetch_along
+
+
+@functools.cache
+def make_fetch_across(lines, width, words, place_of, k_of):
+    """Make the device function by which a lane loads ``width`` neighbours across K at a time, and pairs those of two
+    places along K.
+    """
+    load_words, groups = make_load_words(width), lines // width
+
     @cuda.jit(device=True, forceinline=True)
     def fetch_across(held, matrix, start, corner, g, t, first, size, k, pitch):
         found = cuda.local.array((groups, words, 2), uint32)
@@ -235,20 +262,20 @@ def make_fetch(lines, along, width, words, run):
         for i in range(words):
             at = uint32(first + k_of(i, t))
             low, high = min(at, end_k), min(uint32(at + uint32(1)), end_k)
-            for line in range(0, lines, beside):
+            for line in range(0, lines, width):
                 place = min(uint32(corner + place_of(line, g)), end)
                 source = (start >> uint64(1)) + uint64(place >> uint32(1))
-                (found[line // beside, i, 0],) = load_words(matrix, source + uint64(low) * uint64(half))
-                (found[line // beside, i, 1],) = load_words(matrix, source + uint64(high) * uint64(half))
+                (found[line // width, i, 0],) = load_words(matrix, source + uint64(low) * uint64(half))
+                (found[line // width, i, 1],) = load_words(matrix, source + uint64(high) * uint64(half))
         for i in range(words):
             at = uint32(first + k_of(i, t))
             mask = uint32(0xFFFFFFFF) if uint32(at + uint32(1)) < k else uint32(0xFFFF) if at < k else uint32(0)
-            for line in range(0, lines, beside):
-                low, high = found[line // beside, i, 0], found[line // beside, i, 1]
+            for line in range(0, lines, width):
+                low, high = found[line // width, i, 0], found[line // width, i, 1]
                 held[line, i] = byte_perm(low, high, 0x5410) & mask
                 held[line + 1, i] = byte_perm(low, high, 0x7632) & mask
 
-    return (fetch_pairs if width == 1 else fetch_along if along else fetch_across), place_of
+    return fetch_across
 
 
 @functools.cache
