@@ -136,7 +136,7 @@ class Model:
     memory: float = 4.2e12
     copy_start: float = 5.6e-6
     kernel_start: float = 2e-6
-    issue: float = 5e-6
+    issue: float = 4.3e-6
     copy_engines: int = 3
     concurrent_kernels: bool = True
     link: float = 374e9
