@@ -38,7 +38,7 @@ MEGABYTE = {2: 0.65, 4: 0.22, 8: 0.22}
 #: The most columns of ``b`` for many rows. A larger K is for results of a few elements.
 MAX_TALL, MAX_K, MAX_DEEP = 16, 4096, 128
 #: Matrices by vectors: the most elements of small matrices, and of those of 2 bytes an element; the largest K of other
-#: matrices along K, and across it; the fewest elements of these along K, and the fewest results of the rest.
+#: matrices along K, and across it; the fewest elements of these along K, and the fewest results in float64 or across K.
 MAX_MATRIX, MAX_SHORT, MAX_ALONG, MAX_ACROSS, MIN_ALONG, MIN_RESULTS = 1 << 12, 1 << 11, 64, 16, 1 << 16, 1 << 12
 #: The fewest elements of all small matrices along K: with fewer, each matrix has a block.
 MIN_SMALL = 1 << 17
@@ -65,15 +65,14 @@ def takes_vectors(count: int, k: int, batch: int, is_along: bool, itemsize: int,
     if itemsize == 2 and wide and not is_along:
         return False
     small = batch > WARP and count * k <= (MAX_SHORT if itemsize == 2 else MAX_MATRIX)
+    results, elements = count * batch, count * batch * k
     if is_along:
-        small = small and count * k * batch >= MIN_SMALL
-    if is_along and itemsize < 8:
-        many = not wide and count * batch * k >= MIN_ALONG and k <= MAX_ALONG
-    elif is_along:
-        many = count * batch >= MIN_RESULTS and k <= MAX_ALONG
+        small = small and elements >= MIN_SMALL
+        many = results >= MIN_RESULTS if itemsize == 8 else not wide and elements >= MIN_ALONG
+        many = many and k <= MAX_ALONG
     else:
         small = small and (itemsize == 2 or k <= FEW_K or batch > MANY_TINY >= count * k)
-        many = count * batch >= MIN_RESULTS and k <= MAX_ACROSS
+        many = results >= MIN_RESULTS and k <= MAX_ACROSS
     return k > 0 and (small or many)
 
 
