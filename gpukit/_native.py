@@ -1,7 +1,7 @@
 """Call C functions with fixed arguments: a repeated launch is such a call, and costs the host hardly more than that.
 
-ctypes converts the arguments anew at each call, which takes a tenth of a launch. So the call is compiled, by the LLVM
-that Numba brings, to a built-in function of Python. Where that is impossible, ctypes makes the call.
+ctypes converts the arguments anew at each call, which shows in the time of a launch. So the call is compiled, by the
+LLVM that Numba brings, to a built-in function of Python. Where that is impossible, ctypes makes the call.
 """
 
 import ctypes

@@ -18,8 +18,8 @@ __all__ = ["APART_THREADS", "FEW_WINDOWS", "MAX_APART_OUTS", "Shares", "apart", 
 #: Threads of a block; out channels of a group, columns of a kernel, shares of the in channels, and windows that a pixel
 #: lies in on average, at most.
 APART_THREADS, MAX_APART_OUTS, MAX_APART_COLUMNS, MAX_PARTS, FEW_WINDOWS = 256, 4, 64, 8, 2
-#: Pixels of several in channels that a thread has under way; of windows below one another, of which it takes so many at
-#: most; and threads per multiprocessor that there should be.
+#: Pixels that a thread has under way, of several in channels; rows of kernels, and windows below one another, that it
+#: takes at most; threads per multiprocessor that there should be.
 APART_LOADS, APART_ROWS, MAX_APART_RUN, BUSY_THREADS = 16, 18, 4, 1024
 #: Registers of a thread, at most, and threads that a multiprocessor then has at a time.
 APART_REGISTERS, RESIDENT_THREADS = 80, 768
@@ -151,8 +151,8 @@ def apart(kernel: tuple[int, int], outs: int, shares: Shares) -> Any:
 
 @functools.cache
 def make_add_up(kernel, outs, shares, whole):
-    """Make the device function that adds up a thread's pixels of some in channels: of ``whole`` columns of windows,
-    none of them outside of the image and each in one of the ``left`` channels, or of any.
+    """Make the device function that adds up a thread's pixels of some in channels. If these are ``whole``, all pixels
+    lie in the image and in one of the ``left`` channels; otherwise those that do not count as zeros.
     """
     (kernel_h, kernel_w), (parts, run, loads), taps = kernel, shares, prod(kernel)
     rows, terms = run * kernel_h, outs * kernel_h

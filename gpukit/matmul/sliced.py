@@ -24,7 +24,7 @@ PAD = 8
 #: Parts of K of which the last block reads the sums at a time. With 16 a thread has 95 registers, and half as many
 #: blocks run at a time.
 AT_ONCE = 8
-#: Threads of a multiprocessor, with 64 registers each.
+#: Threads that a multiprocessor has at a time with 64 registers each.
 THREADS = 1024
 
 

@@ -94,8 +94,8 @@ def choose_slim(m: int, n: int, k: int, batch: int, itemsize: int, wide: bool) -
 
 
 def _takes_wide(m, n, k, batch, itemsize):
-    """Whether wide rows are stored as others are: a few columns of float32, and a K of a few in float64. There the
-    large products store parts of sectors if rows do not begin at multiples of them.
+    """Whether wide rows are written by `slim` too: a few columns of float32, and a small K in float64. There other
+    tiles store parts of sectors where rows do not begin at multiples of one.
     """
     if itemsize == 4:
         return n < MAX_WIDE_COLUMNS and m * n * batch >= MIN_LARGE
