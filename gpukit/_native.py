@@ -23,7 +23,7 @@ def bind(function: int, *arguments: int) -> Callable[[], int]:
     function : int
         Its address.
     *arguments : int
-        Integers of at most 8 bytes, and addresses of what the caller keeps alive.
+        From 0 to 2**64 - 1: numbers, and addresses of what the caller keeps alive.
 
     Examples
     --------
