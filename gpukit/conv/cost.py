@@ -206,11 +206,20 @@ def _first_us(x_shape, geometry, half, last):
 
 def direct_reads_last(x: Any, weight_shape: tuple, geometry: Geometry, groups: int) -> bool:
     """Whether the fastest direct kernel reads images in place, with their channels last."""
-    if groups > 1 and _is_depthwise(x.shape, weight_shape, geometry):
+    name = _name_fastest(x, weight_shape, geometry, groups)
+    if name == "depthwise":
         return depthwise_reads_last(x, weight_shape, geometry, groups)
-    if not lies_last(x):
-        return False
-    return direct_us(x.shape, weight_shape, geometry, groups, dtype_of(x).itemsize == 2, True)[1] == "short"
+    return name == "short" and lies_last(x)
+
+
+def _name_fastest(x, weight_shape, geometry, groups):
+    """Name the fastest direct kernel for images as they lie: one for some convolutions only, or "specialised"."""
+    if groups == 1 or not _is_depthwise(x.shape, weight_shape, geometry):
+        half = dtype_of(x).itemsize == 2
+        return direct_us(tuple(x.shape), tuple(weight_shape), geometry, groups, half, lies_last(x))[1]
+    if depthwise_reads_last(x, weight_shape, geometry, groups):
+        return "depthwise"
+    return "apart" if _are_apart(x.shape, weight_shape, geometry, groups) else "depthwise"
 
 
 def _predict_im2col(x_shape, weight_shape, geometry, groups, whole, dtype: Any = np.float32):
@@ -245,11 +254,13 @@ def direct_launch(name: str, convolution: Convolution, stream: Any) -> tuple:
     """Make (launch, arguments) of a direct kernel; "direct" is the fastest that fits."""
     x, weight, bias, out, geometry, groups = convolution
     limit = cuda.get_current_device().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-    is_depthwise = _is_depthwise(x.shape, weight.shape, geometry)
-    if name == "direct" and is_depthwise and groups > 1 and _are_apart(x.shape, weight.shape, geometry, groups):
-        return _launch_apart(convolution, stream)
-    if name == "depthwise" or name == "direct" and is_depthwise and groups > 1:
-        if not is_depthwise:
+    if name == "direct":
+        made = {"depthwise": _launch_depthwise, "short": _launch_short, "apart": _launch_apart}
+        fastest = _name_fastest(x, weight.shape, geometry, groups)
+        if fastest in made:
+            return made[fastest](convolution, stream)
+    if name == "depthwise":
+        if not _is_depthwise(x.shape, weight.shape, geometry):
             shape = f"weight has shape {tuple(weight.shape)}"
             raise ValueError(f"algorithm is 'depthwise'; {shape}: it needs one in channel to a group, and few values")
         return _launch_depthwise(convolution, stream)
@@ -266,12 +277,6 @@ def direct_launch(name: str, convolution: Convolution, stream: Any) -> tuple:
                 f"and a pixel lie in at most {FEW_WINDOWS} windows on average"
             )
         return _launch_apart(convolution, stream)
-    half = dtype_of(x).itemsize == 2
-    if name == "direct":
-        made = {"short": _launch_short, "apart": _launch_apart}
-        fastest = direct_us(tuple(x.shape), tuple(weight.shape), geometry, groups, half)[1]
-        if fastest in made:
-            return made[fastest](convolution, stream)
     if name in LAID_OUT:
         wide = is_wide(x, geometry)
         layout = layout_of(x.shape, weight.shape, geometry, groups, wide, dtype_of(x), name)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import gpukit
 from gpukit import conv
 from gpukit._host.arrays import address_of, as_words, device_array_of
+from gpukit._host.call import without_launches
 from gpukit._host.work_memory import WorkMemory
 from gpukit.backend import cuda, uint32
 from gpukit.conv import apart, api, columns, cost, depthwise, gemm, short, windows
@@ -489,6 +490,27 @@ def test_images_with_their_channels_last_in_other_kernels(dtype, channels, group
     result = conv.conv2d(channels_last(x), cuda.to_device(weight), stride=2, padding=1, groups=groups).copy_to_host()
     difference = abs(values(result).reshape(exact.shape) - exact)
     assert (difference <= tolerance(exact, size, weight[0].size + 2, np.dtype(dtype))).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "weight_shape", "stride", "groups", "name"),
+    [
+        ((1, 3, 16, 16), (3, 3, 3, 7), 2, 1, "short"),
+        ((2, 8, 20, 20), (8, 1, 4, 4), 4, 8, "depthwise_last"),
+        ((2, 8, 20, 20), (16, 1, 4, 5), 5, 8, "apart"),
+    ],
+)
+def test_the_fastest_kernel_of_images_with_their_channels_last_takes_them(shape, weight_shape, stride, groups, name):
+    """Where kernels that need a copy would be faster without it, or have windows without a pixel in common."""
+    x, weight, bias = random(*shape), random(*weight_shape), random(weight_shape[0])
+    how, launched = PLAIN | {"stride": stride}, []
+    exact, size = reference_conv(x, weight, bias, groups, **how)
+    arrays, how = (channels_last(x), cuda.to_device(weight), cuda.to_device(bias)), how | {"groups": groups}
+    with without_launches(lambda launches: launched.extend(launch for launch, _ in launches)):
+        conv.conv2d(*arrays, **how, algorithm="direct")
+    assert launched[-1].dispatcher.py_func.__name__ == name
+    result = conv.conv2d(*arrays, **how, algorithm="direct").copy_to_host().reshape(exact.shape)
+    assert (abs(result - exact) <= tolerance(exact, size, weight[0].size + 2, x.dtype)).all()
 
 
 @pytest.mark.parametrize(
