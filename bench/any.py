@@ -200,12 +200,14 @@ def measure_in_child(found: dict[int, list], part: int, jobs: int, drawn: list, 
     report = partial(found.__setitem__, part)
     child = _child.run(measure_part, part, jobs, drawn, *arguments, patience=PATIENCE, capture=False, report=report)
     found[part] = child.answers
+    if child.status in (0, -signal.SIGINT):
+        return child.status == 0
     left = problems_of(*drawn)[part::jobs][len(child.answers) :]
-    if left and child.status not in (0, -signal.SIGINT):
+    if left:
         problem, *after = left
         how = "gave no answer for too long" if child.timed_out else f"ended with status {child.status}"
         print(f"  A process {how}, and {len(after)} problems after this one are left out: {problem}", flush=True)
-    return child.status == 0
+    return False
 
 
 def ratios_of(records: list[dict[str, Any]]) -> dict[str, list[tuple[float, dict, dict]]]:
